@@ -1,0 +1,1 @@
+"""The `eti-rank` command."""

@@ -1,0 +1,1 @@
+"""The seam to a runtime: one protocol, several engines."""

@@ -1,0 +1,1 @@
+"""How the environment is made: pins, set-up and the stand-ins for machines without a GPU."""

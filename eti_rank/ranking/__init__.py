@@ -1,0 +1,1 @@
+"""The product's core: from a request to a ranking."""

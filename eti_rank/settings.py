@@ -1,0 +1,153 @@
+"""Settings: a TOML file, then environment variables ``ETI_RANK_*``; an unknown name is an error.
+
+Nested settings use two underscores: ``ETI_RANK_ENGINE__DEVICE=cpu`` is ``[engine] device = "cpu"``.
+"""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+from pydantic_settings.exceptions import SettingsError
+
+from eti_rank.errors import ConfigurationError
+
+PREFIX = "ETI_RANK_"
+STANDALONE = frozenset({"CONFIG", "CACHE", "DATA", "URL"})
+"""Variables with our prefix that are not settings of the service."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelSettings(_Section):
+    """Which model reads the documents."""
+
+    profile: str = "smollm2-135m-instruct"
+    """Name of a shipped profile, or path of a profile's TOML file."""
+    path: str | None = None
+    """Checkpoint folder or hub name that replaces the profile's own source."""
+    check_golden: bool = True
+    """Refuse to serve a model whose golden scores do not match its profile."""
+
+
+class EngineSettings(_Section):
+    """The runtime below."""
+
+    kind: Literal["sglang_local", "scripted"] = "sglang_local"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """`auto` is float32 on a CPU and the checkpoint's own type on a GPU."""
+    plugin: bool = True
+    """Load eti-rank's hooks inside SGLang and refuse to serve without them."""
+    radix_cache: bool = True
+    max_running_requests: int = Field(default=16, ge=1)
+    max_total_tokens: int = Field(default=32768, ge=256)
+    """Size of the KV cache."""
+    chunked_prefill_tokens: int = Field(default=2048, ge=64)
+    """Tokens of one prefill batch."""
+    threads: int | None = Field(default=None, ge=1)
+    """Compute threads on a CPU; None takes all cores."""
+    start_timeout_s: float = Field(default=300.0, gt=0)
+    restart_backoff_s: float = Field(default=1.0, ge=0)
+    """Wait before the first restart after a crash; doubles up to 30 s while starts fail."""
+
+
+class LimitSettings(_Section):
+    """What one request may ask for; all visible in `/info`."""
+
+    max_documents: int = Field(default=2000, ge=1)
+    max_document_bytes: int = Field(default=2 << 20, ge=1)
+    """UTF-8 bytes of one document; a longer one fails, the others are ranked."""
+    max_query_tokens: int = Field(default=512, ge=1)
+    max_body_bytes: int = Field(default=32 << 20, ge=1)
+    max_in_flight: int = Field(default=64, ge=1)
+    """Steps that the service keeps open in the engine."""
+
+
+class ServiceSettings(_Section):
+    """The HTTP side."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=0, le=65535)
+    log_level: Literal["critical", "error", "warning", "info", "debug"] = "info"
+
+
+class Settings(BaseSettings):
+    """Everything that can be set."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
+    )
+
+    model: ModelSettings = ModelSettings()
+    engine: EngineSettings = EngineSettings()
+    limits: LimitSettings = LimitSettings()
+    service: ServiceSettings = ServiceSettings()
+
+
+def load_settings(path: Path | None = None) -> Settings:
+    """Read the TOML file at `path` (or at ``ETI_RANK_CONFIG``), then apply the environment.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or a key or value is wrong.
+    """
+    named = os.environ.get("ETI_RANK_CONFIG")
+    chosen = path or (Path(named) if named else None)
+    if chosen and not chosen.is_file():
+        raise ConfigurationError(f"settings file {chosen} does not exist")
+    _refuse_unknown_variables()
+
+    try:
+        return _with_file(chosen)()
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, SettingsError) as error:
+        raise ConfigurationError(f"settings file {chosen}: {error}") from None
+    except ValidationError as error:
+        origin = f"{chosen} and {PREFIX}*" if chosen else f"{PREFIX}*"
+        faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise ConfigurationError(f"settings from {origin}: {faults}") from None
+
+
+def _with_file(path: Path | None) -> type[Settings]:
+    class FileSettings(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return env_settings, TomlConfigSettingsSource(settings_cls, path)
+
+    return FileSettings
+
+
+def cache_folder() -> Path:
+    """Where converted models are kept: ``ETI_RANK_CACHE``, else the user's cache folder."""
+    if own := os.environ.get("ETI_RANK_CACHE"):
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "eti-rank"
+
+
+def _refuse_unknown_variables() -> None:
+    """pydantic-settings passes over variables that match no field; a typing error must not."""
+    sections = {name: field.annotation for name, field in Settings.model_fields.items()}
+    for variable in os.environ:
+        name = variable.removeprefix(PREFIX)
+        if name == variable or name in STANDALONE:
+            continue
+        section, _, key = name.lower().partition("__")
+        fields = getattr(sections.get(section), "model_fields", {})
+        if key not in fields:
+            right = ", ".join(fields) or f"{PREFIX}<SECTION>__<KEY> with a section of {', '.join(sections)}"
+            raise ConfigurationError(f"environment variable {variable} is not a setting; there is {right}")
