@@ -112,11 +112,11 @@ class Uncertainty:
     """How sure the service is of one document."""
 
     entropy_nats: float
-    """Binary entropy of `relevance_score`."""
+    """Binary entropy of `relevance_score`; that of the prior, ln 2, if the document was left unread."""
     top_n_probability: float
     """Probability that the document belongs in the top n."""
     tied_with: tuple[int, ...] = ()
-    """Indices of documents whose raw scores lie within the noise floor."""
+    """Indices of the documents nearest in rank whose raw scores lie within the noise floor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +171,8 @@ class Ranking:
     stopped_by: StoppedBy
     policy: Policy
     utility: Utility
+    full_tokens: int
+    """Prompt tokens of every rendered document at full length, each duplicate and cached token counted."""
     elapsed_s: float
 
     @property
