@@ -79,6 +79,8 @@ class ServiceSettings(_Section):
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
     log_level: Literal["critical", "error", "warning", "info", "debug"] = "info"
+    shutdown_grace_s: int = Field(default=20, ge=0)
+    """How long open requests may take to end after SIGTERM."""
 
 
 class Settings(BaseSettings):
