@@ -4,10 +4,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+from eti_rank.engine import wire
 from eti_rank.errors import ConfigurationError
 from eti_rank.settings import EngineSettings
 
 CPU_ENVIRONMENT = {"SGLANG_USE_CPU_ENGINE": "1"}
+MODEL_PACKAGE_VARIABLE = "SGLANG_EXTERNAL_MODEL_PACKAGE"
+MODEL_PACKAGE = "eti_rank.runtime.architectures"
 
 
 def device_of(settings: EngineSettings) -> str:
@@ -64,6 +67,15 @@ def server_arguments(
     else:
         arguments |= {"attention_backend": "flashinfer"}
     return arguments
+
+
+def environment(settings: EngineSettings, device: str) -> dict[str, str]:
+    """Variables for SGLang's processes, to be set before it is imported."""
+    variables = dict(CPU_ENVIRONMENT) if device == "cpu" else {}
+    variables[MODEL_PACKAGE_VARIABLE] = os.environ.get(MODEL_PACKAGE_VARIABLE) or MODEL_PACKAGE
+    if settings.plugin:
+        variables[wire.PLUGIN_VARIABLE] = wire.PluginConfig().encode()
+    return variables
 
 
 def dtype_of(settings: EngineSettings, device: str) -> str:

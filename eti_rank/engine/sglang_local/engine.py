@@ -25,7 +25,7 @@ from eti_rank.engine.protocol import (
     Labels,
     ScoringStep,
 )
-from eti_rank.engine.sglang_local import arguments, forkserver, readout
+from eti_rank.engine.sglang_local import arguments, forkserver, lean, readout
 from eti_rank.engine.sglang_local.host import LoopThread
 from eti_rank.errors import EngineUnavailable, HookError, UnsupportedRequest
 from eti_rank.settings import EngineSettings
@@ -91,7 +91,7 @@ class SglangLocal(Engine):
             raise EngineUnavailable(f"an engine starts once; this one is {self._state}")
         self._state = EngineState.STARTING
         clock = _PhaseClock()
-        variables = self._variables()
+        variables = arguments.environment(self._settings, self._device)
         ignore_child_signals()
         try:
             async with asyncio.timeout(self._settings.start_timeout_s):
@@ -137,16 +137,11 @@ class SglangLocal(Engine):
         self._state = EngineState.CLOSED
         await self._tear_down()
 
-    def _variables(self) -> dict[str, str]:
-        variables = dict(arguments.CPU_ENVIRONMENT) if self._device == "cpu" else {}
-        if self._settings.plugin:
-            variables[wire.PLUGIN_VARIABLE] = wire.PluginConfig().encode()
-        return variables
-
     def _launch(self, variables: dict[str, str], clock: "_PhaseClock") -> None:
         """Runs in the host thread: import SGLang, check our targets in it, start its processes."""
         with forkserver.environment(variables):
-            launch = importlib.import_module("eti_rank.engine.sglang_local.launch")
+            with lean.imports():
+                launch = importlib.import_module("eti_rank.engine.sglang_local.launch")
             clock.lap("import")
             if self._settings.plugin:
                 _plugin().check((*wire.PluginConfig().hooks, "launch"))

@@ -13,13 +13,7 @@ from contextlib import contextmanager
 from multiprocessing import forkserver
 from typing import Any
 
-PRELOAD = (
-    "sglang.srt.managers.scheduler",
-    "sglang.srt.managers.detokenizer_manager",
-    "sglang.srt.model_executor.model_runner",
-    "sglang.srt.models.registry",
-    "eti_rank.runtime.plugin",
-)
+PRELOAD = "eti_rank.engine.sglang_local.preload"
 
 
 @contextmanager
@@ -39,7 +33,7 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 def start(variables: Mapping[str, str]) -> None:
     """Start the server process with these variables, if it does not run yet; does not wait for it."""
-    multiprocessing.set_forkserver_preload(list(PRELOAD))
+    multiprocessing.set_forkserver_preload([PRELOAD])
     with environment(variables):
         forkserver.ensure_running()
 
