@@ -1,10 +1,10 @@
 """From our settings to SGLang's server arguments."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 from eti_rank.engine import wire
+from eti_rank.environment.devices import cuda_device_present
 from eti_rank.errors import ConfigurationError
 from eti_rank.settings import EngineSettings
 
@@ -19,7 +19,7 @@ def device_of(settings: EngineSettings) -> str:
     Raises:
         ConfigurationError: a CUDA device is asked for and there is none.
     """
-    present = Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
+    present = cuda_device_present()
     if settings.device == "cuda" and not present:
         raise ConfigurationError(
             "engine.device is cuda, and this machine has no CUDA device; use cpu or auto"
