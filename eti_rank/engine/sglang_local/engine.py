@@ -85,6 +85,11 @@ class SglangLocal(Engine):
         """Of the scheduler and the detokenizer."""
         return [process.pid for process in self._processes if process.pid is not None]
 
+    @property
+    def unfinished_requests(self) -> int:
+        """Requests that SGLang still keeps a state for, aborted ones included."""
+        return len(self._engine.tokenizer_manager.rid_to_state) if self._engine else 0
+
     @override
     async def start(self) -> None:
         if self._state is not EngineState.NEW:

@@ -7,7 +7,10 @@ a fork after import is not safe (importing may open the driver), so there SGLang
 """
 
 import multiprocessing
+import multiprocessing.connection
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import forkserver
@@ -49,18 +52,29 @@ def start_method(name: str) -> Iterator[None]:
         multiprocessing.set_start_method(before, force=True)
 
 
-def run_forked(
+def run_in_child(
     target: Callable[..., None], variables: dict[str, str], threads: int | None, *args: Any, **kwargs: Any
 ) -> None:
-    """Entry of a forked process: take on the launcher's environment, then run `target`.
+    """Entry of a child process: take on the launcher's environment, then run `target`.
 
-    The server process has the environment of the time when it started, and torch's thread count of
-    the time when it was imported.
+    A forked child starts with the environment of the time when the server process started, and with
+    torch's thread count of the time when it was imported. An interrupt from the keyboard goes to all
+    processes of a terminal; only the launcher answers it, by closing the engine.
     """
     os.environ.clear()
     os.environ.update(variables)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_launcher, name="launcher-watch", daemon=True).start()
     if threads is not None:
-        import torch  # noqa: PLC0415  # already loaded in this process
+        import torch  # noqa: PLC0415  # SGLang's processes load it in any case
 
         torch.set_num_threads(threads)
     target(*args, **kwargs)
+
+
+def _end_with_launcher() -> None:
+    """Die when the launcher is gone: a forked child's parent is the server process, which stays for it."""
+    launcher = multiprocessing.parent_process()
+    assert launcher is not None
+    multiprocessing.connection.wait([launcher.sentinel])
+    os.kill(os.getpid(), signal.SIGKILL)

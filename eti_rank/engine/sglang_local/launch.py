@@ -50,9 +50,7 @@ class LaunchedEngine(Engine):  # type: ignore[misc]
 
     @classmethod
     def _entry(cls, target: Callable[..., None]) -> Callable[..., None]:
-        if not cls.forked:
-            return target
-        return functools.partial(forkserver.run_forked, target, dict(os.environ), cls.threads)
+        return functools.partial(forkserver.run_in_child, target, dict(os.environ), cls.threads)
 
 
 def launch(
