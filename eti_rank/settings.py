@@ -50,7 +50,7 @@ class EngineSettings(_Section):
     """Load eti-rank's hooks inside SGLang and refuse to serve without them."""
     radix_cache: bool = True
     max_running_requests: int = Field(default=16, ge=1)
-    max_total_tokens: int = Field(default=32768, ge=256)
+    max_total_tokens: int = Field(default=16384, ge=256)
     """Size of the KV cache."""
     chunked_prefill_tokens: int = Field(default=2048, ge=64)
     """Tokens of one prefill batch."""

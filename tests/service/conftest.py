@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import httpx
 import pytest_asyncio
-from rerank_double import DoubleModel, scripted_engine
 
 from eti_rank.engine.protocol import Engine, EngineState
 from eti_rank.service.app import create_app
 from eti_rank.service.backend import Backend, assemble
 from eti_rank.settings import EngineSettings, LimitSettings, Settings
+from tests.rerank_double import DoubleModel, scripted_engine
 
 
 @dataclass

@@ -2,13 +2,12 @@
 
 import sys
 
-from rerank_double import DoubleModel, scripted_logprobs
-
 from eti_rank.engine.scripted import Scripted
 from eti_rank.service.backend import assemble
 from eti_rank.service.logs import configure_logs
 from eti_rank.service.server import serve
 from eti_rank.settings import load_settings
+from tests.rerank_double import DoubleModel, scripted_logprobs
 
 if __name__ == "__main__":
     token_s, start_s = map(float, sys.argv[1:])

@@ -5,7 +5,6 @@ import json
 import logging
 
 import pytest
-from rerank_double import DoubleModel, scripted_engine
 
 from eti_rank import __version__
 from eti_rank.engine.protocol import EngineState
@@ -13,6 +12,7 @@ from eti_rank.engine.scripted import Scripted
 from eti_rank.errors import HookError
 from eti_rank.service.logs import OneLine
 from eti_rank.settings import EngineSettings, LimitSettings
+from tests.rerank_double import DoubleModel, scripted_engine
 
 
 class MovedHook(Scripted):

@@ -30,7 +30,7 @@ class Server:
         self.process = subprocess.Popen(
             [sys.executable, str(TESTS / "service" / "scripted_server.py"), str(token_s), str(start_s)],
             env=inherited
-            | {"PYTHONPATH": f"{ROOT}{os.pathsep}{TESTS}", "ETI_RANK_SERVICE__PORT": "0"}
+            | {"PYTHONPATH": str(ROOT), "ETI_RANK_SERVICE__PORT": "0"}
             | {"ETI_RANK_LIMITS__MAX_BODY_BYTES": str(LIMIT_BYTES)}
             | own,
             stderr=subprocess.PIPE,

@@ -4,10 +4,10 @@ import json
 import math
 
 import pytest
-from rerank_double import UNREADABLE
 
 from eti_rank.service.schemas import RerankOut
 from eti_rank.settings import LimitSettings
+from tests.rerank_double import UNREADABLE
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])

@@ -1,8 +1,8 @@
 import pytest
-from rerank_double import UNREADABLE, DoubleModel, scripted_engine
 
 from eti_rank.errors import EngineUnavailable, ProfileError
 from eti_rank.ranking.golden import check_golden_scores
+from tests.rerank_double import UNREADABLE, DoubleModel, scripted_engine
 
 
 async def test_matching_scores_pass() -> None:

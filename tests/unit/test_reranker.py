@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rerank_double import UNREADABLE, DoubleModel, scripted_engine, scripted_logprobs
 
 from eti_rank.engine.protocol import Engine, EngineState, Evidence, ScoringStep
 from eti_rank.engine.scripted import Scripted
@@ -16,6 +15,7 @@ from eti_rank.ranking.reranker import Reranker
 from eti_rank.ranking.steps import WARM_PREFIX_TOKENS
 from eti_rank.settings import EngineSettings
 from eti_rank.types import Budget, Document, Ranking, RerankRequest, ScoreType, Status, StoppedBy, Truncation
+from tests.rerank_double import UNREADABLE, DoubleModel, scripted_engine, scripted_logprobs
 
 
 class Observed(Scripted):

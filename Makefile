@@ -1,0 +1,28 @@
+# make demo   set everything up, then rerank a shipped example through the real SGLang
+# make test   set everything up, then lint, type-check and test
+PYTHON ?= python3
+DEVICE ?= auto
+BIN := .venv/bin
+
+.PHONY: setup demo check test test-all
+
+setup:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "setup: eti-rank needs Python 3.11 or later; name one with PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -m eti_rank.environment.install --venv .venv --device $(DEVICE) --dev
+	@$(BIN)/python -m eti_rank.models.embedded
+
+demo: setup
+	@$(BIN)/eti-rank rerank --example
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/pytest
+
+test-all: check
+	$(BIN)/pytest -m ''

@@ -1,0 +1,83 @@
+"""From our settings to SGLang's server arguments."""
+
+import os
+from typing import Any
+
+from eti_rank.engine import wire
+from eti_rank.environment.devices import cuda_device_present
+from eti_rank.errors import ConfigurationError
+from eti_rank.settings import EngineSettings
+
+CPU_ENVIRONMENT = {"SGLANG_USE_CPU_ENGINE": "1"}
+MODEL_PACKAGE_VARIABLE = "SGLANG_EXTERNAL_MODEL_PACKAGE"
+MODEL_PACKAGE = "eti_rank.runtime.architectures"
+
+
+def device_of(settings: EngineSettings) -> str:
+    """`cuda` or `cpu`.
+
+    Raises:
+        ConfigurationError: a CUDA device is asked for and there is none.
+    """
+    present = cuda_device_present()
+    if settings.device == "cuda" and not present:
+        raise ConfigurationError(
+            "engine.device is cuda, and this machine has no CUDA device; use cpu or auto"
+        )
+    if settings.device == "auto":
+        return "cuda" if present else "cpu"
+    return settings.device
+
+
+def threads_of(settings: EngineSettings, device: str) -> int | None:
+    """Compute threads of the scheduler process; None on a GPU leaves them to torch."""
+    if device == "cuda":
+        return settings.threads
+    return settings.threads or len(os.sched_getaffinity(0))
+
+
+def server_arguments(
+    settings: EngineSettings, *, checkpoint: str, device: str, max_prompt_tokens: int
+) -> dict[str, Any]:
+    """Keyword arguments of SGLang's `Engine`.
+
+    Steps arrive as token ids and only log-probabilities go back, so SGLang loads no tokenizer.
+    """
+    arguments: dict[str, Any] = {
+        "model_path": checkpoint,
+        "device": device,
+        "dtype": dtype_of(settings, device),
+        "skip_tokenizer_init": True,
+        "skip_server_warmup": True,
+        "sleep_on_idle": True,
+        "trust_remote_code": False,
+        "enable_custom_logit_processor": False,
+        "disable_radix_cache": not settings.radix_cache,
+        "max_running_requests": settings.max_running_requests,
+        "max_total_tokens": max(settings.max_total_tokens, max_prompt_tokens + 1),
+        "chunked_prefill_size": settings.chunked_prefill_tokens,
+        "log_level": "error",
+    }
+    if device == "cpu":
+        arguments |= {
+            "attention_backend": "torch_native",
+            "disable_cuda_graph": True,
+            "disable_overlap_schedule": True,
+        }
+    else:
+        arguments |= {"attention_backend": "flashinfer"}
+    return arguments
+
+
+def environment(settings: EngineSettings, device: str) -> dict[str, str]:
+    """Variables for SGLang's processes, to be set before it is imported."""
+    variables = dict(CPU_ENVIRONMENT) if device == "cpu" else {}
+    variables[MODEL_PACKAGE_VARIABLE] = os.environ.get(MODEL_PACKAGE_VARIABLE) or MODEL_PACKAGE
+    if settings.plugin:
+        variables[wire.PLUGIN_VARIABLE] = wire.PluginConfig().encode()
+    return variables
+
+
+def dtype_of(settings: EngineSettings, device: str) -> str:
+    """`auto` is float32 on a CPU, where bfloat16 is emulated, and the checkpoint's own on a GPU."""
+    return "float32" if settings.dtype == "auto" and device == "cpu" else settings.dtype

@@ -1,0 +1,306 @@
+"""`SglangLocal`: start, score, notice a death, close."""
+
+import asyncio
+import atexit
+import importlib
+import itertools
+import logging
+import multiprocessing.connection
+import signal
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from eti_rank import __version__
+from eti_rank.engine import wire
+from eti_rank.engine.protocol import (
+    Capability,
+    Engine,
+    EngineDescription,
+    EngineState,
+    Evidence,
+    Labels,
+    ScoringStep,
+)
+from eti_rank.engine.sglang_local import arguments, forkserver, lean, readout
+from eti_rank.engine.sglang_local.host import LoopThread
+from eti_rank.errors import EngineUnavailable, HookError, UnsupportedRequest
+from eti_rank.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.process import BaseProcess
+
+    from eti_rank.engine.sglang_local.launch import LaunchedEngine
+
+logger = logging.getLogger(__name__)
+
+NOISE_FLOOR_NATS = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
+"""Largest change of a label's or mean log-probability between batch compositions, by dtype.
+
+float32 is measured (``python -m eval.parity``); the others are bounds to be measured on a GPU.
+"""
+
+
+class SglangLocal(Engine):
+    """SGLang's engine in this process, with our plugin in its scheduler process.
+
+    Args:
+        settings: what to start.
+        checkpoint: folder of the model.
+        max_prompt_tokens: longest prompt that will be asked for.
+    """
+
+    def __init__(self, settings: EngineSettings, checkpoint: str, max_prompt_tokens: int) -> None:
+        self._settings = settings
+        self._checkpoint = checkpoint
+        self._max_prompt_tokens = max_prompt_tokens
+        self._device = arguments.device_of(settings)
+        self._state = EngineState.NEW
+        self._host: LoopThread | None = None
+        self._engine: LaunchedEngine | None = None
+        self._processes: list[BaseProcess] = []
+        self._open: dict[str, asyncio.Task[Any]] = {}
+        self._request_numbers = itertools.count()
+        self._down = asyncio.Event()
+        self._description: EngineDescription | None = None
+
+    @property
+    @override
+    def state(self) -> EngineState:
+        return self._state
+
+    @property
+    @override
+    def description(self) -> EngineDescription:
+        if self._description is None:
+            raise EngineUnavailable("the engine has not been ready yet")
+        return self._description
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Of the scheduler and the detokenizer."""
+        return [process.pid for process in self._processes if process.pid is not None]
+
+    @property
+    def unfinished_requests(self) -> int:
+        """Requests that SGLang still keeps a state for, aborted ones included."""
+        return len(self._engine.tokenizer_manager.rid_to_state) if self._engine else 0
+
+    @override
+    async def start(self) -> None:
+        if self._state is not EngineState.NEW:
+            raise EngineUnavailable(f"an engine starts once; this one is {self._state}")
+        self._state = EngineState.STARTING
+        clock = _PhaseClock()
+        variables = arguments.environment(self._settings, self._device)
+        ignore_child_signals()
+        try:
+            async with asyncio.timeout(self._settings.start_timeout_s):
+                if self._device == "cpu":
+                    forkserver.start(variables)
+                self._host = LoopThread("sglang")
+                await self._host.call(partial(self._launch, variables, clock))
+                self._watch()
+                hooks = await self._shake_hands()
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, TimeoutError):
+                limit = self._settings.start_timeout_s
+                raise EngineUnavailable(f"SGLang was not ready after {limit:g} s") from None
+            raise
+        clock.lap("handshake")
+        self._description = self._describe(clock.laps, hooks)
+        self._state = EngineState.READY
+
+    @override
+    async def score(self, step: ScoringStep) -> Evidence:
+        if self._state is not EngineState.READY:
+            raise EngineUnavailable(f"the engine is {self._state}")
+        self._check(step)
+        answer = await self._submit(step)
+        stamp = wire.Stamp.decode(answer["meta_info"])
+        return readout.evidence(step, answer["meta_info"], stamp.hooks if stamp else ())
+
+    @override
+    async def wait_down(self) -> None:
+        await self._down.wait()
+
+    async def flush_cache(self) -> None:
+        """Empty the radix cache; for studies that need a cold one."""
+        assert self._host is not None
+        assert self._engine is not None
+        await self._host.await_(self._engine.tokenizer_manager.flush_cache())
+
+    @override
+    async def close(self) -> None:
+        if self._state is EngineState.CLOSED:
+            return
+        self._state = EngineState.CLOSED
+        await self._tear_down()
+
+    def _launch(self, variables: dict[str, str], clock: "_PhaseClock") -> None:
+        """Runs in the host thread: import SGLang, check our targets in it, start its processes."""
+        with forkserver.environment(variables):
+            with lean.imports():
+                launch = importlib.import_module("eti_rank.engine.sglang_local.launch")
+            clock.lap("import")
+            if self._settings.plugin:
+                _plugin().check((*wire.PluginConfig().hooks, "launch"))
+            try:
+                self._engine, self._processes = launch.launch(
+                    arguments.server_arguments(
+                        self._settings,
+                        checkpoint=self._checkpoint,
+                        device=self._device,
+                        max_prompt_tokens=self._max_prompt_tokens,
+                    ),
+                    forked=self._device == "cpu",
+                    threads=arguments.threads_of(self._settings, self._device),
+                )
+            except (RuntimeError, ValueError, OSError, AssertionError) as error:
+                raise EngineUnavailable(f"SGLang did not start: {error}") from error
+            clock.lap("launch")
+
+    async def _shake_hands(self) -> tuple[str, ...]:
+        probe = ScoringStep(step_id="handshake", token_ids=(1, 2, 3), readout=Labels((1,)))
+        answer = await self._submit(probe)
+        stamp = wire.Stamp.decode(answer["meta_info"])
+        if self._settings.plugin:
+            wire.check_stamp(stamp, plugin=__version__, hooks=wire.PluginConfig().hooks)
+        elif stamp is not None:
+            raise HookError("engine.plugin is off, and yet the scheduler process runs our hooks")
+        return stamp.hooks if stamp else ()
+
+    async def _submit(self, step: ScoringStep) -> dict[str, Any]:
+        """One request to SGLang, failed at once when its processes die."""
+        assert self._host is not None
+        assert self._engine is not None
+        # SGLang aborts by prefix of the id: ids of one length are never prefixes of each other.
+        rid = f"{next(self._request_numbers):016x}"
+        request = self._engine.async_generate(rid=rid, **readout.request(step))
+        task = asyncio.ensure_future(self._host.await_(request))
+        self._open[rid] = task
+        try:
+            answer: dict[str, Any] = await task
+            return answer
+        except asyncio.CancelledError:
+            if self._state in {EngineState.DOWN, EngineState.CLOSED} and not _being_cancelled():
+                raise EngineUnavailable("SGLang's processes ended while the step was open") from None
+            task.cancel()
+            raise
+        except ValueError as error:
+            raise UnsupportedRequest(f"SGLang refused the step: {error}") from error
+        finally:
+            self._open.pop(rid, None)
+
+    def _check(self, step: ScoringStep) -> None:
+        limit = self.description.max_prompt_tokens
+        if not 1 <= len(step.token_ids) <= limit:
+            raise UnsupportedRequest(
+                f"a step of {len(step.token_ids)} tokens; this engine takes 1 to {limit}"
+            )
+        readout.check(step, self._vocabulary_size())
+
+    def _vocabulary_size(self) -> int:
+        assert self._engine is not None
+        return int(self._engine.tokenizer_manager.model_config.vocab_size)
+
+    def _watch(self) -> None:
+        """Notice the death of a process within milliseconds, in a thread that waits for it."""
+        loop = asyncio.get_running_loop()
+        sentinels = [process.sentinel for process in self._processes]
+
+        def wait() -> None:
+            multiprocessing.connection.wait(sentinels)
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._on_death)
+
+        threading.Thread(target=wait, name="sglang-watch", daemon=True).start()
+
+    def _on_death(self) -> None:
+        if self._state is EngineState.CLOSED:
+            return
+        dead = ", ".join(f"{p.name} (exit {p.exitcode})" for p in self._processes if not p.is_alive())
+        logger.error("SGLang died: %s", dead)
+        self._state = EngineState.DOWN
+        self._fail_open()
+        self._down.set()
+
+    def _fail_open(self) -> None:
+        for task in list(self._open.values()):
+            task.cancel()
+
+    async def _tear_down(self) -> None:
+        self._fail_open()
+        if self._engine is not None:
+            atexit.unregister(self._engine.shutdown)
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            await asyncio.to_thread(process.join, 10)
+        if self._host is not None:
+            await asyncio.to_thread(self._host.stop)
+        self._engine = None
+        self._down.set()
+
+    def _describe(self, laps: dict[str, float], hooks: tuple[str, ...]) -> EngineDescription:
+        assert self._engine is not None
+        config = self._engine.tokenizer_manager.model_config
+        dtype = str(config.dtype).removeprefix("torch.")
+        return EngineDescription(
+            kind="sglang_local",
+            model=self._checkpoint,
+            device=self._device,
+            dtype=dtype,
+            capabilities=frozenset(Capability),
+            # One place stays free for the token that a label step samples.
+            max_prompt_tokens=min(int(self._engine.tokenizer_manager.max_req_input_len), config.context_len)
+            - 1,
+            max_running_requests=self._settings.max_running_requests,
+            noise_floor_nats=NOISE_FLOOR_NATS.get(dtype, NOISE_FLOOR_NATS["bfloat16"]),
+            startup_s=laps,
+            hooks=hooks,
+        )
+
+
+class _PhaseClock:
+    """Seconds of consecutive phases."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+        self.laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name] = round(now - self._last, 3)
+        self._last = now
+
+
+def ignore_child_signals() -> None:
+    """Keep SIGQUIT, by which SGLang's processes report their failure, from ending this process.
+
+    Their death is noticed by its sentinel. Only the main thread can set this; an engine that starts
+    elsewhere leaves SIGQUIT as it is.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGQUIT, lambda *_: logger.error("a process of SGLang reported its failure"))
+
+
+def hook_reports() -> list[Any]:
+    """One row (`name`, `path`, `ok`, `detail`) for each path in SGLang that we touch; imports SGLang."""
+    with forkserver.environment(arguments.CPU_ENVIRONMENT):
+        reports: Callable[[], list[Any]] = _plugin().reports
+        return reports()
+
+
+def _plugin() -> Any:
+    return importlib.import_module(wire.PLUGIN_MODULE)
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,74 @@
+"""What a step asks of SGLang, and how its answer is read."""
+
+from typing import Any
+
+from eti_rank.engine import wire
+from eti_rank.engine.protocol import Evidence, Labels, ScoringStep
+from eti_rank.errors import UnsupportedRequest
+
+
+def check(step: ScoringStep, vocabulary_size: int) -> None:
+    """Refuse what SGLang would answer wrongly or die of.
+
+    Raises:
+        UnsupportedRequest: a token outside the vocabulary, no label, or a start outside the prompt.
+    """
+    labels = step.readout.token_ids if isinstance(step.readout, Labels) else ()
+    outside = [t for t in (*step.token_ids, *labels) if not 0 <= t < vocabulary_size]
+    if outside:
+        raise UnsupportedRequest(f"token {outside[0]} is outside the vocabulary of {vocabulary_size}")
+    if isinstance(step.readout, Labels):
+        if not labels:
+            raise UnsupportedRequest("a label step names at least one label token")
+    elif not 1 <= step.readout.start < len(step.token_ids):
+        raise UnsupportedRequest(
+            f"likelihood from position {step.readout.start} of {len(step.token_ids)} tokens; "
+            "the first scored token has one before it"
+        )
+
+
+def request(step: ScoringStep) -> dict[str, Any]:
+    """Arguments of SGLang's ``async_generate``.
+
+    Labels: one token is sampled, at no extra forward pass, because SGLang reports the distribution
+    after the prompt with the first output token. Likelihood: none; ``logprob_start_len`` is one less
+    than the first scored position, and what lies before it may come from the radix cache.
+    """
+    common: dict[str, Any] = {"input_ids": list(step.token_ids), "return_logprob": True}
+    params = {"custom_params": wire.StepParams(expected_gain=step.expected_gain).encode(), "temperature": 0.0}
+    if isinstance(step.readout, Labels):
+        return common | {
+            "sampling_params": params | {"max_new_tokens": 1, "ignore_eos": True},
+            "token_ids_logprob": list(step.readout.token_ids),
+            "logprob_start_len": len(step.token_ids) - 1,
+        }
+    return common | {
+        "sampling_params": params | {"max_new_tokens": 0},
+        "logprob_start_len": step.readout.start - 1,
+    }
+
+
+def evidence(step: ScoringStep, meta_info: dict[str, Any], hooks: tuple[str, ...]) -> Evidence:
+    """Read an answer's ``meta_info``.
+
+    Raises:
+        UnsupportedRequest: SGLang aborted the step, or answered another number of values.
+    """
+    reason = meta_info.get("finish_reason") or {}
+    if reason.get("type") == "abort":
+        raise UnsupportedRequest(f"SGLang aborted the step: {reason.get('message', 'no reason given')}")
+    if isinstance(step.readout, Labels):
+        by_token = {token: logprob for logprob, token, _ in meta_info["output_token_ids_logprobs"][0]}
+        logprobs = tuple(float(by_token[token]) for token in step.readout.token_ids)
+    else:
+        scored = meta_info["input_token_logprobs"][1:]
+        logprobs = tuple(float(logprob) for logprob, _, _ in scored)
+        if len(logprobs) != len(step.token_ids) - step.readout.start:
+            raise UnsupportedRequest(f"SGLang scored {len(logprobs)} tokens of {len(step.token_ids)}")
+    return Evidence(
+        step_id=step.step_id,
+        logprobs=logprobs,
+        prompt_tokens=len(step.token_ids),
+        cached_tokens=int(meta_info.get("cached_tokens", 0)),
+        hooks=hooks,
+    )

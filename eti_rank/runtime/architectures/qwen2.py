@@ -1,0 +1,5 @@
+"""Registers SGLang's own classes of this architecture."""
+
+from sglang.srt.models.qwen2 import EntryClass
+
+__all__ = ["EntryClass"]

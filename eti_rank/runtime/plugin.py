@@ -1,0 +1,42 @@
+"""What SGLang loads in each of its processes through the entry-point group ``sglang.srt.plugins``.
+
+Opt-in: without `wire.PLUGIN_VARIABLE` in the environment it does nothing, so that a plain SGLang in
+the same environment stays plain.
+"""
+
+import os
+
+from eti_rank.engine import wire
+from eti_rank.runtime import telemetry
+from eti_rank.runtime.targets import TargetReport, check_targets, require_targets
+
+INSTALLERS = {wire.TELEMETRY: telemetry.install}
+"""Hook name to the function that registers it with SGLang."""
+
+
+def register() -> None:
+    """Install the hooks that the environment asks for.
+
+    SGLang logs and swallows what this raises; the engine therefore calls `check` before it starts
+    SGLang, and the handshake afterwards sees whether the hooks really run.
+
+    Raises:
+        HookError: unreadable configuration, unknown hook, or a target that is not as expected.
+    """
+    text = os.environ.get(wire.PLUGIN_VARIABLE)
+    if text is None:
+        return
+    config = wire.PluginConfig.decode(text)
+    require_targets(config.hooks)
+    for hook in config.hooks:
+        INSTALLERS[hook]()
+
+
+def check(hooks: tuple[str, ...]) -> None:
+    """Raise HookError if the targets of these hooks are not as expected."""
+    require_targets(hooks)
+
+
+def reports() -> list[TargetReport]:
+    """One row per target, for ``eti-rank doctor``."""
+    return check_targets()

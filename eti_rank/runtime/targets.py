@@ -1,0 +1,113 @@
+"""Every path inside SGLang that eti-rank touches, with the signature that it expects there.
+
+SGLang logs and swallows an error in a plugin, and hooks a method by its dotted path whatever its
+arguments are. So the paths are checked first: a moved or changed one is an error that names it.
+"""
+
+import importlib.metadata
+import inspect
+import pkgutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from eti_rank.engine import wire
+from eti_rank.errors import HookError
+
+SGLANG_VERSION: Final = "0.5.23"
+"""The release that the targets were read in."""
+LAUNCH: Final = "launch"
+"""Not a hook: what the in-process engine overrides or calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One path and what stands there."""
+
+    hook: str
+    path: str
+    parameters: tuple[str, ...] | None
+    """Names of its parameters in order; None for something that is not called."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetReport:
+    """How a target was found."""
+
+    name: str
+    path: str
+    ok: bool
+    detail: str
+
+
+_STREAMER = "sglang.srt.managers.scheduler_components.output_streamer.SchedulerOutputStreamer"
+_ENGINE = "sglang.srt.entrypoints.engine.Engine"
+_TOKENIZER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
+_LAUNCH_ARGUMENTS = ("server_args", "port_args")
+
+TARGETS: Final = (
+    Target(wire.TELEMETRY, "sglang.srt.managers.scheduler.Scheduler.get_output_streamer_class", ("self",)),
+    Target(wire.TELEMETRY, f"{_STREAMER}.has_additional_customized_info", None),
+    Target(wire.TELEMETRY, f"{_STREAMER}.build_additional_customized_info", ("self", "reqs")),
+    Target(wire.TELEMETRY, f"{_STREAMER}.is_request_level_customized_info_key", ("self", "key")),
+    Target(
+        LAUNCH,
+        f"{_ENGINE}._launch_scheduler_processes",
+        (*_LAUNCH_ARGUMENTS, "run_scheduler_process_func", "placement_group"),
+    ),
+    Target(
+        LAUNCH,
+        f"{_ENGINE}._launch_detokenizer_subprocesses",
+        (*_LAUNCH_ARGUMENTS, "run_detokenizer_process_func"),
+    ),
+    Target(LAUNCH, "sglang.srt.managers.detokenizer_manager.run_detokenizer_process", None),
+    Target(LAUNCH, f"{_TOKENIZER}.abort_request", ("self", "rid", "abort_all")),
+    Target(LAUNCH, "sglang.srt.utils.watchdog.SubprocessWatchdog.stop", ("self",)),
+)
+
+
+def check_target(target: Target) -> TargetReport:
+    """Look one target up; imports the module it is in."""
+
+    def report(ok: bool, detail: str) -> TargetReport:
+        return TargetReport(name=target.hook, path=target.path, ok=ok, detail=detail)
+
+    try:
+        found = pkgutil.resolve_name(target.path)
+    except (ImportError, AttributeError) as error:
+        return report(False, f"not there: {error}")
+    if target.parameters is None:
+        return report(True, "found")
+    if not callable(found):
+        return report(False, "is not a function any more")
+    parameters = tuple(inspect.signature(found).parameters)
+    if parameters != target.parameters:
+        return report(False, f"takes ({', '.join(parameters)}), want ({', '.join(target.parameters)})")
+    return report(True, f"({', '.join(parameters)})")
+
+
+def check_targets(targets: Sequence[Target] = TARGETS) -> list[TargetReport]:
+    """Look all targets up, in order."""
+    return [check_target(target) for target in targets]
+
+
+def require_targets(hooks: Sequence[str], targets: Sequence[Target] = TARGETS) -> None:
+    """Refuse to go on unless each target of these hooks is as expected.
+
+    Raises:
+        HookError: names each target that is not, and SGLang's version.
+    """
+    unknown = sorted(set(hooks) - {target.hook for target in targets})
+    if unknown:
+        raise HookError(f"unknown hooks {', '.join(unknown)}; there are {', '.join(sorted(names(targets)))}")
+    reports = check_targets([target for target in targets if target.hook in hooks])
+    if bad := [f"{r.path} ({r.name}): {r.detail}" for r in reports if not r.ok]:
+        version = importlib.metadata.version("sglang")
+        raise HookError(
+            f"SGLang {version} is not as eti-rank expects (made for {SGLANG_VERSION}): " + "; ".join(bad)
+        )
+
+
+def names(targets: Sequence[Target] = TARGETS) -> set[str]:
+    """Names of the hooks that have targets."""
+    return {target.hook for target in targets}

@@ -1,0 +1,38 @@
+"""Stamps every answer that leaves the scheduler with the hooks that ran for it.
+
+Seam: `Scheduler.get_output_streamer_class` names the class that sends outputs on; ours adds one field
+per request (`build_additional_customized_info`), which arrives in ``meta_info`` even where a request
+generates no token.
+"""
+
+from typing import Any
+
+from sglang.srt.managers.scheduler_components.output_streamer import SchedulerOutputStreamer
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+from eti_rank.engine import wire
+from eti_rank.runtime import handshake
+
+TARGET = "sglang.srt.managers.scheduler.Scheduler.get_output_streamer_class"
+
+
+def install() -> None:
+    """Register the hook; SGLang applies it after all plugins are loaded."""
+    HookRegistry.register(TARGET, _stamping, HookType.AFTER)
+
+
+def _stamping(streamer: type[SchedulerOutputStreamer], *_args: object) -> type[SchedulerOutputStreamer]:
+    class StampingStreamer(streamer):  # type: ignore[misc]
+        has_additional_customized_info = True
+
+        def build_additional_customized_info(self, reqs: list[Any]) -> dict[str, list[Any]]:
+            info: dict[str, list[Any]] = super().build_additional_customized_info(reqs)
+            for req in reqs:
+                handshake.mark(req, wire.TELEMETRY)
+            info[wire.KEY] = [[handshake.stamp(req).encode()] for req in reqs]
+            return info
+
+        def is_request_level_customized_info_key(self, key: str) -> bool:
+            return key == wire.KEY or super().is_request_level_customized_info_key(key)
+
+    return StampingStreamer
