@@ -7,8 +7,7 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from eti_rank import __doc__ as summary
-from eti_rank import __version__
+import eti_rank
 from eti_rank.errors import EtiRankError
 from eti_rank.service import problems
 from eti_rank.service.backend import Backend
@@ -35,8 +34,8 @@ def create_app(backend: Backend, limits: LimitSettings) -> FastAPI:
 
     app = FastAPI(
         title="eti-rank",
-        version=__version__,
-        description=summary or "",
+        version=eti_rank.__version__,
+        description=eti_rank.__doc__ or "",
         lifespan=lifespan,
         redirect_slashes=False,
         docs_url=None,

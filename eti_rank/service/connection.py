@@ -52,7 +52,7 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     finally:
         task.cancel()
         watcher.cancel()
-        await asyncio.wait({task, watcher})
+        await asyncio.gather(task, watcher, return_exceptions=True)
 
 
 async def _disconnected(request: Request) -> None:

@@ -251,6 +251,8 @@ class MetaOut(BaseModel):
     noise_floor: float
     """Difference of raw scores, in nats, below which an order means nothing."""
     template: str
+    failed: int
+    """Documents with status `failed`, returned or not."""
     billed_units: BilledUnitsOut = BilledUnitsOut()
 
 
@@ -288,6 +290,7 @@ class RerankOut(BaseModel):
                 calibrated=ranking.calibrated,
                 noise_floor=ranking.noise_floor,
                 template=ranking.template,
+                failed=sum(row.status is Status.FAILED for row in ranking.results),
             ),
         )
 

@@ -61,6 +61,7 @@ async def test_the_whole_answer(serve, path: str) -> None:
         "calibrated": False,
         "noise_floor": 1e-6,
         "template": "double@1",
+        "failed": 0,
         "billed_units": {"search_units": 1},
     }
     assert set(found) == set(RerankOut.model_fields)
@@ -92,6 +93,7 @@ async def test_good_documents_beside_bad_ones_are_ranked(serve) -> None:
     body = json.dumps({"query": "q", "documents": [*documents, "score=9"], "return_documents": True})
     answer = await served.client.post("/rerank", content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 200
+    assert answer.json()["meta"]["failed"] == 3
     rows = {row["index"]: row for row in answer.json()["results"]}
     assert [rows[i]["status"] for i in range(7)] == ["ok", "empty", "failed", "failed", "failed", "ok", "ok"]
     order = [row["index"] for row in answer.json()["results"]]
