@@ -12,6 +12,8 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable
 
+from typing_extensions import override
+
 from eti_rank.engine.protocol import (
     Capability,
     Engine,
@@ -145,19 +147,19 @@ class Scripted(Engine):
         self._was_ready = False
 
     @property
+    @override
     def state(self) -> EngineState:
-        """Where the engine is in its life, now."""
         return self._state
 
     @property
+    @override
     def description(self) -> EngineDescription:
-        """What was started."""
         if not self._was_ready:
             raise EngineUnavailable("the scripted engine has not been ready yet")
         return self._description
 
+    @override
     async def start(self) -> None:
-        """Become ready after `start_s`; an engine starts once."""
         if self._state is not EngineState.NEW:
             raise EngineUnavailable(f"the scripted engine cannot start: it is {self._state}")
         self._state = EngineState.STARTING
@@ -167,8 +169,8 @@ class Scripted(Engine):
         self._was_ready = True
         self._state = EngineState.READY
 
+    @override
     async def close(self) -> None:
-        """Stop; open steps raise EngineUnavailable."""
         self._end(EngineState.CLOSED)
 
     def kill(self) -> None:
@@ -181,12 +183,12 @@ class Scripted(Engine):
         for task in self._open:
             task.cancel()
 
+    @override
     async def wait_down(self) -> None:
-        """Return once the engine is DOWN or CLOSED."""
         await self._ended.wait()
 
+    @override
     async def score(self, step: ScoringStep) -> Evidence:
-        """Run one step."""
         if self._state is not EngineState.READY:
             raise EngineUnavailable(f"the scripted engine is {self._state}")
         self._refuse_unsupported(step)

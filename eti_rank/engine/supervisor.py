@@ -4,6 +4,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from typing_extensions import override
+
 from eti_rank.engine.protocol import Engine, EngineDescription, EngineState, Evidence, ScoringStep
 from eti_rank.errors import EngineUnavailable, EtiRankError
 
@@ -49,6 +51,7 @@ class SupervisedEngine(Engine):
         self._last_error: EtiRankError | None = None
 
     @property
+    @override
     def state(self) -> EngineState:
         """Where the engine is in its life; DOWN as soon as the runtime is, before it is replaced."""
         if self._state is EngineState.READY and self._engine is not None:
@@ -56,8 +59,8 @@ class SupervisedEngine(Engine):
         return self._state
 
     @property
+    @override
     def description(self) -> EngineDescription:
-        """What was started last."""
         if self._description is None:
             raise EngineUnavailable(self.reason)
         return self._description
@@ -97,6 +100,7 @@ class SupervisedEngine(Engine):
             self._task = asyncio.create_task(self._supervise(), name="eti-rank engine supervisor")
             self._task.add_done_callback(self._on_task_done)
 
+    @override
     async def start(self) -> None:
         """Launch, and wait for the first attempt.
 
@@ -108,6 +112,7 @@ class SupervisedEngine(Engine):
         if self.state is not EngineState.READY:
             raise self._last_error or EngineUnavailable(self.reason)
 
+    @override
     async def close(self) -> None:
         """Stop the supervisor and its engine; may be called twice, in every state."""
         self._become(EngineState.CLOSED)
@@ -115,14 +120,15 @@ class SupervisedEngine(Engine):
             self._task.cancel()
             await asyncio.wait({self._task})
 
+    @override
     async def score(self, step: ScoringStep) -> Evidence:
         """Run one step on the engine of this moment; raises at once while there is none."""
         if self._engine is None:
             raise EngineUnavailable(self.reason)
         return await self._engine.score(step)
 
+    @override
     async def wait_down(self) -> None:
-        """Return once the engine is DOWN or CLOSED."""
         await self._fallen.wait()
 
     async def _supervise(self) -> None:
