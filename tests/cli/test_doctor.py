@@ -99,6 +99,7 @@ def test_a_moved_place_is_missing_and_named(hooks) -> None:
     assert rows[1].detail == "sglang.srt.gone: not there"
 
 
+@pytest.mark.slow
 @pytest.mark.runtime
 def test_each_place_in_the_real_sglang_is_as_expected() -> None:
     program = (
