@@ -1,0 +1,95 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eti_rank.errors import ProfileError
+from eti_rank.models.profile import load_profile, shipped_profiles
+from eti_rank.types import ScoreType
+
+MINIMAL = """
+name = "mine"
+architecture = "LlamaForCausalLM"
+scorer = "label"
+[source]
+kind = "checkpoint"
+path = "somewhere"
+[template]
+parts = ["{query}", "{document}"]
+[labels]
+positive = ["yes"]
+negative = ["no"]
+[limits]
+max_prompt_tokens = 100
+max_query_tokens = 10
+[golden]
+tolerance_nats = 0.1
+"""
+
+
+def load(tmp_path: Path, text: str) -> Any:
+    path = tmp_path / "profile.toml"
+    path.write_text(text)
+    return load_profile(str(path))
+
+
+@pytest.mark.parametrize("name", shipped_profiles())
+def test_every_shipped_profile_loads_under_its_own_name(name: str) -> None:
+    assert load_profile(name).name == name
+
+
+def test_the_four_are_shipped() -> None:
+    assert shipped_profiles() == [
+        "bge-reranker-v2-gemma",
+        "mxbai-rerank-base-v2",
+        "qwen3-reranker-0.6b",
+        "smollm2-135m-instruct",
+    ]
+
+
+def test_a_path_loads(tmp_path: Path) -> None:
+    assert load(tmp_path, MINIMAL).scorer is ScoreType.LABEL
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ('name = "mine"', "", "name: Field required"),
+        ('name = "mine"', 'name = "mine"\ntypo = 1', "typo: Extra inputs"),
+        ('scorer = "label"', 'scorer = "guess"', "scorer: Input should be"),
+        ("{query}", "", "{query} exactly once"),
+        ("{query}", "{query}{query}", "{query} exactly once"),
+        ("{document}", "{document}{instruction}", "needs a default_instruction"),
+        ('scorer = "label"', 'scorer = "likelihood"', r"needs \[labels\]"),
+        ('positive = ["yes"]', "positive = []", "labels.positive"),
+        ('kind = "checkpoint"', 'kind = "elsewhere"', "source"),
+        ("[golden]", "[golden", "profile"),
+    ],
+)
+def test_a_wrong_profile_says_what_is_wrong(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+    with pytest.raises(ProfileError, match=complaint):
+        load(tmp_path, MINIMAL.replace(old, new))
+
+
+def test_likelihood_must_end_with_the_query(tmp_path: Path) -> None:
+    text = (
+        MINIMAL.replace('"label"', '"likelihood"').split("[labels]")[0]
+        + "[limits]"
+        + MINIMAL.split("[limits]")[1]
+    )
+    with pytest.raises(ProfileError, match=r"must be \{query\}"):
+        load(tmp_path, text)
+
+
+def test_unknown_name_lists_the_shipped(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="qwen3-reranker-0.6b"):
+        load_profile("qwen4")
+    with pytest.raises(ProfileError, match="No such file"):
+        load_profile(str(tmp_path / "gone.toml"))
+
+
+def test_fingerprint_changes_with_anything_that_forms_a_prompt(tmp_path: Path) -> None:
+    plain = load(tmp_path, MINIMAL).template_id
+    assert plain.startswith("mine@")
+    assert load(tmp_path, MINIMAL.replace('"{query}"', '"{query} "')).template_id != plain
+    assert load(tmp_path, MINIMAL.replace("0.1", "0.2")).template_id == plain
