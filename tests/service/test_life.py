@@ -158,6 +158,15 @@ async def test_the_log_has_ids_and_no_content(serve, caplog) -> None:
     assert "GET /a%0aINFO%20forged 404" in caplog.text
 
 
+async def test_probes_are_logged_at_debug_only(serve, caplog) -> None:
+    served = await serve()
+    with caplog.at_level(logging.DEBUG, logger="eti_rank"):
+        for path in ("/healthz", "/readyz", "/info"):
+            await served.client.get(path)
+    levels = {record.args[1]: record.levelname for record in caplog.records if record.args}
+    assert levels == {"/healthz": "DEBUG", "/readyz": "DEBUG", "/info": "INFO"}
+
+
 def test_no_text_can_forge_a_record() -> None:
     try:
         raise ValueError("first\n2026-01-01 info forged: second")
