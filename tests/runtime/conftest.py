@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tiny_models import make_tiny_checkpoint
 
 from eti_rank.engine.sglang_local import SglangLocal
 from eti_rank.settings import EngineSettings
+from tests.tiny_models import make_tiny_checkpoint
 
 MAX_PROMPT_TOKENS = 512
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.tiny_models import make_tiny_checkpoint
 from transformers import AutoModelForCausalLM
 
 from eti_rank.engine.protocol import Evidence, Labels, Likelihood, ScoringStep, score_all
 from tests.runtime.conftest import started
+from tests.tiny_models import make_tiny_checkpoint
 
 TOLERANCE_NATS = 1e-4
 LABELS = (11, 500, 42)

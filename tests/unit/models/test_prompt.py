@@ -35,7 +35,8 @@ def published(profile: str, tokenizer: Tokenizer, instruction: str | None) -> li
     if profile == "qwen3-reranker-0.6b":
         prefix = (
             "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
-            'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+            'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
+            "<|im_start|>user\n"
         )
         suffix = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
         task = instruction or "Given a web search query, retrieve relevant passages that answer the query"
