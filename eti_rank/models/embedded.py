@@ -61,10 +61,7 @@ def obtain(name: str, *, verify: bool = False) -> Path:
     Raises:
         ModelUnavailable: no such model, its package is missing, or a checksum is wrong.
     """
-    if name not in MODELS:
-        raise ModelUnavailable(f"no embedded model is called {name}; there is {', '.join(MODELS)}")
-    model = MODELS[name]
-    folder = cache_folder() / "models" / f"{name}-{model.version}-{CONVERSION}"
+    model, folder = _place(name)
     fault = _fault(folder, verify=verify)
     if fault is None:
         return folder
@@ -72,6 +69,28 @@ def obtain(name: str, *, verify: bool = False) -> Path:
         logger.warning("converting %s again: %s", name, fault)
     _convert_into(folder, name, model)
     return folder
+
+
+def inspect(name: str) -> bool:
+    """Whether a model has been converted; reads every file again, and converts nothing.
+
+    Raises:
+        ModelUnavailable: no such model, or what was converted is damaged.
+    """
+    _, folder = _place(name)
+    if not folder.exists():
+        return False
+    if fault := _fault(folder, verify=True):
+        raise ModelUnavailable(f"the converted {name} is damaged: {fault}; delete {folder}")
+    return True
+
+
+def _place(name: str) -> tuple[EmbeddedModel, Path]:
+    """A model and the folder where its conversion belongs."""
+    if name not in MODELS:
+        raise ModelUnavailable(f"no embedded model is called {name}; there is {', '.join(MODELS)}")
+    model = MODELS[name]
+    return model, cache_folder() / "models" / f"{name}-{model.version}-{CONVERSION}"
 
 
 def _fault(folder: Path, *, verify: bool) -> str | None:

@@ -114,7 +114,6 @@ def readout(model: "RerankModel", prompt: Prompt) -> Labels | Likelihood:
     """What the model's score is read from."""
     if model.score_type is ScoreType.LABEL:
         return Labels(model.label_token_ids)
-    assert prompt.likelihood_start is not None, "a likelihood prompt says where its query starts"
     return Likelihood(prompt.likelihood_start)
 
 
