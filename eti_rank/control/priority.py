@@ -152,8 +152,8 @@ def waiting_bound_s(ageing: Ageing, *, work_ahead: float, rate: float) -> float:
 
     Args:
         ageing: P and a.
-        work_ahead: what is unserved, `overtaking_s` after the request arrived, of all requests that had
-            arrived by then, the running step included; any unit (tokens, say).
+        work_ahead: what is unserved, `overtaking_s` after the request arrived, of all requests that arrived
+            before then, the running step included; any unit (tokens, say).
         rate: work served per second, > 0.
 
     Raises:

@@ -232,8 +232,10 @@ def solve_with(
         following = np.where(slow | (newton <= low) | (newton >= high), middle, newton)
         following = np.where(settled, place, following)
         last_move, place = np.abs(following - place), following
+    inner = np.clip(np.exp(place), setpoint.limits.low, setpoint.limits.high)
+    at_high = np.where(place == ceiling, setpoint.limits.high, inner)
     return Solution(
-        temperature=np.clip(np.exp(place), setpoint.limits.low, setpoint.limits.high),
+        temperature=np.where(place == floor, setpoint.limits.low, at_high),
         entropy_nats=entropy_nats,
         reached=np.abs(gap) <= tolerance_nats,
     )
@@ -313,6 +315,6 @@ def _step(
     temperature: npt.ArrayLike, entropy_nats: npt.ArrayLike, signed_eta: FloatArray, setpoint: Setpoint
 ) -> FloatArray:
     gap = non_negative("entropy_nats", entropy_nats) - setpoint.target_nats
-    low, high = np.log(setpoint.limits.low), np.log(setpoint.limits.high)
-    moved = np.log(positive("temperature", temperature)) + signed_eta * gap
-    return np.asarray(np.exp(np.clip(moved, low, high)))
+    with np.errstate(over="ignore"):  # beyond any limit is at the limit
+        moved = positive("temperature", temperature) * np.exp(signed_eta * gap)
+    return np.asarray(np.clip(moved, setpoint.limits.low, setpoint.limits.high))
