@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 
@@ -34,7 +35,7 @@ def service(timeout_s: float = 300.0, **variables: str) -> Iterator[Served]:
     """
     started = time.perf_counter()
     with tempfile.TemporaryFile("w+") as log:
-        command = [sys.executable, "-m", "eti_rank.cli.main", "serve", "--port", "0"]
+        command = [str(Path(sys.executable).with_name("eti-rank")), "serve", "--port", "0"]
         process = subprocess.Popen(command, stderr=log, env=os.environ | variables)
 
         def said() -> str:

@@ -33,11 +33,12 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Entry point: runs a subcommand and ends the process with one of the exit codes."""
-    leave(_run())
+    """Entry point: runs a subcommand and ends the process, at once."""
+    leave(run())
 
 
-def _run() -> int:
+def run() -> int:
+    """Run the subcommand that the process's arguments name; returns one of the exit codes."""
     try:
         build_app()()
     except SystemExit as ended:  # how typer ends in any case

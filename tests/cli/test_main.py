@@ -102,3 +102,27 @@ def test_serving_on_a_taken_port_is_exit_code_2(run, own_engine) -> None:
         ran = run("serve", "--port", str(taken.getsockname()[1]))
     assert ran.code == 2
     assert "cannot listen on 127.0.0.1" in ran.err
+
+
+@pytest.mark.parametrize("loaded", [False, True], ids=["without-sglang", "with-sglang"])
+def test_the_exit_code_reaches_the_shell_and_the_output_is_complete(loaded: bool) -> None:
+    pretend = "import sys, types; sys.modules['sglang'] = types.ModuleType('sglang')\n" if loaded else ""
+    program = f"{pretend}from eti_rank.cli.main import main\nmain()"
+    ran = subprocess.run(
+        [sys.executable, "-c", program, "rerank", "--help", "--unknown"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0
+    assert "--documents" in ran.stdout
+    wrong = subprocess.run(
+        [sys.executable, "-c", program, "rerank", "--unknown"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert wrong.returncode == 2
+    assert "--unknown" in wrong.stderr

@@ -1,6 +1,8 @@
 """What happens when SGLang's processes die, and when a caller goes away."""
 
 import asyncio
+import contextlib
+import gc
 import os
 import signal
 from pathlib import Path
@@ -40,6 +42,18 @@ async def test_close_leaves_no_process(tiny_llama: Path) -> None:
         pids = engine.process_ids
         assert all(psutil.pid_exists(pid) for pid in pids)
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+async def test_closed_engines_can_be_collected(tiny_llama: Path) -> None:
+    async with started(tiny_llama) as engine:
+        open_step = asyncio.create_task(engine.score(step()))
+        await asyncio.sleep(0.01)
+        os.kill(engine.process_ids[0], signal.SIGKILL)  # what is sent now stays unsent
+        with contextlib.suppress(EngineUnavailable):
+            await open_step
+    del engine, open_step
+    async with asyncio.timeout(10):
+        await asyncio.to_thread(gc.collect)
 
 
 async def test_cancelled_steps_leave_the_runtime(tiny_llama: Path) -> None:

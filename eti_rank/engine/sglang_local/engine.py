@@ -62,6 +62,7 @@ class SglangLocal(Engine):
         self._state = EngineState.NEW
         self._host: LoopThread | None = None
         self._engine: LaunchedEngine | None = None
+        self._release: Callable[[LaunchedEngine], None]
         self._processes: list[BaseProcess] = []
         self._open: dict[str, asyncio.Task[Any]] = {}
         self._request_numbers = itertools.count()
@@ -151,6 +152,7 @@ class SglangLocal(Engine):
             if self._settings.plugin:
                 _plugin().check((*wire.PluginConfig().hooks, "launch"))
             try:
+                self._release = launch.release
                 self._engine, self._processes = launch.launch(
                     arguments.server_arguments(
                         self._settings,
@@ -236,12 +238,13 @@ class SglangLocal(Engine):
 
     async def _tear_down(self) -> None:
         self._fail_open()
-        if self._engine is not None:
-            atexit.unregister(self._engine.shutdown)
         for process in self._processes:
             process.kill()
         for process in self._processes:
             await asyncio.to_thread(process.join, 10)
+        if self._engine is not None and self._host is not None:
+            atexit.unregister(self._engine.shutdown)
+            await self._host.call(partial(self._release, self._engine))
         if self._host is not None:
             await asyncio.to_thread(self._host.stop)
         self._engine = None

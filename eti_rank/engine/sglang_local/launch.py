@@ -74,3 +74,14 @@ def launch(
         raise
     engine.tokenizer_manager._subprocess_watchdog.stop()
     return engine, ConfiguredEngine.processes
+
+
+def release(engine: LaunchedEngine) -> None:
+    """Close the sockets of an engine whose processes are gone; runs in the thread of its loop.
+
+    What was sent to a dead process is dropped. Left to the garbage collector, the sockets would wait
+    for ever for somebody to take it.
+    """
+    manager = engine.tokenizer_manager
+    for socket in (engine.send_to_rpc, manager.recv_from_detokenizer, manager.send_to_scheduler):
+        socket.context.destroy(linger=0)
