@@ -105,24 +105,20 @@ def test_serving_on_a_taken_port_is_exit_code_2(run, own_engine) -> None:
 
 
 @pytest.mark.parametrize("loaded", [False, True], ids=["without-sglang", "with-sglang"])
-def test_the_exit_code_reaches_the_shell_and_the_output_is_complete(loaded: bool) -> None:
-    pretend = "import sys, types; sys.modules['sglang'] = types.ModuleType('sglang')\n" if loaded else ""
-    program = f"{pretend}from eti_rank.cli.main import main\nmain()"
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [(["rerank", "--help"], 0, "--documents"), (["rerank", "--unknown"], 2, "--unknown")],
+    ids=["help", "wrong-usage"],
+)
+def test_the_exit_code_and_all_output_reach_the_shell(loaded, arguments, code, says) -> None:
+    pretend = "import types; sys.modules['sglang'] = types.ModuleType('sglang')" if loaded else ""
+    program = f"import sys\n{pretend}\nfrom eti_rank.cli.main import main\nmain()"
     ran = subprocess.run(
-        [sys.executable, "-c", program, "rerank", "--help", "--unknown"],
+        [sys.executable, "-c", program, *arguments],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert ran.returncode == 0
-    assert "--documents" in ran.stdout
-    wrong = subprocess.run(
-        [sys.executable, "-c", program, "rerank", "--unknown"],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert wrong.returncode == 2
-    assert "--unknown" in wrong.stderr
+    assert ran.returncode == code
+    assert says in ran.stdout + ran.stderr
