@@ -135,7 +135,7 @@ def _warming(adder: type[PrefillAdder], *_args: object) -> type[PrefillAdder]:
 def _is_held(req: Any, admitted: list[Any]) -> bool:
     """Whether a sibling that is already in the batch computes the prefix that `req` still lacks."""
     place: Place | None = getattr(req, _PLACE, None)
-    if place is None or place.group is None or len(req.prefix_indices) >= place.prefix_tokens - 1:
+    if place is None or place.group is None or req.prefix_len >= place.prefix_tokens - 1:
         return False
     return any(
         other is not req and getattr(getattr(other, _PLACE, None), "group", None) == place.group

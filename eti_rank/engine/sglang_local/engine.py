@@ -168,7 +168,9 @@ class SglangLocal(Engine):
             clock.lap("launch")
 
     async def _shake_hands(self) -> tuple[str, ...]:
-        probe = ScoringStep(step_id="handshake", token_ids=(1, 2, 3), readout=Labels((1,)))
+        probe = ScoringStep(
+            step_id="handshake", token_ids=(1, 2, 3), readout=Labels((1,)), shared_prefix_tokens=2
+        )
         answer = await self._submit(probe)
         stamp = wire.Stamp.decode(answer["meta_info"])
         if self._settings.plugin:
