@@ -1,0 +1,1 @@
+"""Studies: what eti-rank claims, measured."""
