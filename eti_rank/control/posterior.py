@@ -19,7 +19,7 @@ result replaces the first, whatever was asked in between. The order of results d
 
 Units: all means and scores share one relevance scale, variances are its square. Shapes: N documents and
 L levels, in their order of reading, cheapest first. All functions raise `DomainError`. The prior comes from
-`calibration.fit_prior` and first-stage scores, the noise from `calibration.fit_level_noise`.
+`level_noise.fit_prior` and first-stage scores, the noise from `level_noise.fit_level_noise`.
 """
 
 from dataclasses import dataclass, replace
@@ -112,7 +112,7 @@ def update(
         noise: of the same L levels.
         document: [M] or a number, positions in 0..N-1.
         level: as `document`, in 0..L-1. A pair seen before, or twice here, keeps its last score.
-        score: as `document`, on the relevance scale (`calibration.AffineMap` puts it there).
+        score: as `document`, on the relevance scale (`level_noise.AffineMap` puts it there).
 
     Raises:
         DomainError: NaN, a position outside its range, or shapes that differ.
