@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy
@@ -43,7 +44,9 @@ def main() -> None:
     }
     operations["update of one result"] = lambda: update(belief, NOISE, document=7, level=1, score=0.5)
     operations["membership (once per answer)"] = lambda: membership(belief.mean, belief.sd, k=K)
-    rows = [{"operation": name, **timed(operation)} for name, operation in operations.items()]
+    rows: list[dict[str, Any]] = [
+        {"operation": name, **timed(operation)} for name, operation in operations.items()
+    ]
     for row in rows:
         print(f"{row['operation']:32s} median {row['median_ms']:7.3f} ms   p95 {row['p95_ms']:7.3f} ms")
     gains = [row["median_ms"] for row in rows if row["operation"].startswith("expected_gain")]
