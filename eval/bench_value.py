@@ -12,6 +12,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,7 @@ def main() -> None:
     belief = half_skimmed(random)
     check_against_sampling(belief, random)
     operations: dict[str, Callable[[], object]] = {
-        f"expected_gain {utility}": lambda utility=utility: expected_gain(
-            belief, NOISE, utility, k=K, label=LABEL
-        )
+        f"expected_gain {utility}": partial(expected_gain, belief, NOISE, utility, k=K, label=LABEL)
         for utility in Utility
     }
     operations["update of one result"] = lambda: update(belief, NOISE, document=7, level=1, score=0.5)
