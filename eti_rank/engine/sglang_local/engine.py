@@ -244,10 +244,11 @@ class SglangLocal(Engine):
             process.kill()
         for process in self._processes:
             await asyncio.to_thread(process.join, 10)
-        if self._engine is not None and self._host is not None:
-            atexit.unregister(self._engine.shutdown)
-            await self._host.call(partial(self._release, self._engine))
         if self._host is not None:
+            await self._host.cancel_all()
+            if self._engine is not None:
+                atexit.unregister(self._engine.shutdown)
+                await self._host.call(partial(self._release, self._engine))
             await asyncio.to_thread(self._host.stop)
         self._engine = None
         self._down.set()
