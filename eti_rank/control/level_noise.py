@@ -15,6 +15,10 @@ how well the cheaper levels foresee it. Their errors may still be correlated, si
 shorter one; `LevelFit.error_covariance` shows by how much.
 
 A level whose scores do not rise with the reference is refused by name: no noise figure describes it.
+
+A fit can be off where it is used, on another collection or after a change of prompt. `rescaled` takes a
+request's own results as a check: how far scores fall from the prior and from each other says by which factor
+all sigma_l are off, and its most probable value corrects them while the request runs.
 """
 
 from dataclasses import dataclass
@@ -25,11 +29,15 @@ import numpy.typing as npt
 from scipy import optimize
 
 from eti_rank.control.domain import FloatArray, finite, refuse
-from eti_rank.control.posterior import LevelNoise
+from eti_rank.control.posterior import LevelNoise, Posterior
 from eti_rank.errors import DomainError
 
 SD_FLOOR = 1e-3
 """Smallest sigma_l, in sds of the reference: no level is taken to be without error."""
+_FACTORS = np.exp2(np.linspace(-2.0, 2.0, 33))
+"""By which all sigma_l may be off."""
+_FACTOR_LN_SD = 0.7
+"""A fit is believed to within a factor of 2, one sd: the prior of `rescaled`."""
 _FEWEST_ROWS = 3
 """A line takes two; its error needs one more."""
 
@@ -164,6 +172,41 @@ def fit_prior(first_stage: npt.ArrayLike, reference: npt.ArrayLike) -> ScorePrio
     slope, intercept, error = _line("first_stage", scores, targets)
     variance = float(np.square(error).sum() / (scores.size - 2))
     return ScorePrior(slope, intercept, max(variance, (SD_FLOOR * float(targets.std())) ** 2))
+
+
+def rescaled(posterior: Posterior, noise: LevelNoise) -> LevelNoise:
+    """The noise with all sigma_l times the factor f that the posterior's own results make most probable.
+
+    The likelihood is that of the posterior's model, per document with m levels seen, weighted mean y and
+    precision P: y is N(prior mean, prior variance + B^2 + f^2 / P), and the squared deviations of its levels
+    from y, in units of sigma_l, are f^2 times a chi-square of m - 1 degrees. The prior of ln f is normal
+    around 0, so that few results change little.
+
+    Args:
+        posterior: of one request; with no result the noise comes back as it is.
+        noise: as it was fitted, not a former result of this function.
+
+    Raises:
+        DomainError: the noise is of another number of levels.
+    """
+    if posterior.seen.shape[1] != noise.level_sd.shape[0]:
+        raise DomainError(f"noise is of {noise.level_sd.shape[0]} levels, need {posterior.seen.shape[1]}")
+    asked = posterior.seen.any(axis=1)
+    seen, score = posterior.seen[asked], posterior.score[asked]
+    precision = seen @ noise.level_precision
+    evidence = np.where(seen, score, 0.0) @ noise.level_precision / precision
+    scatter = (np.where(seen, np.square(score - evidence[:, None]), 0.0) @ noise.level_precision).sum()
+    freedom = (seen.sum(axis=1) - 1).sum()
+    surprise2 = np.square(evidence - posterior.prior_mean[asked])
+    factor2 = np.square(_FACTORS)
+    spread2 = (posterior.prior_variance[asked] + noise.shared_sd**2) + factor2[:, None] / precision  # [F, M]
+    minus_twice_log = (
+        (surprise2 / spread2 + np.log(spread2)).sum(axis=1)
+        + scatter / factor2
+        + freedom * np.log(factor2)
+        + np.square(np.log(_FACTORS) / _FACTOR_LN_SD)
+    )
+    return LevelNoise(noise.level_sd * _FACTORS[minus_twice_log.argmin()], noise.shared_sd)
 
 
 def _by_pair(table: ScoreTable) -> tuple[FloatArray, npt.NDArray[np.int64]]:

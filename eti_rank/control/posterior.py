@@ -139,6 +139,21 @@ def update(
     return replace(posterior, score=table, seen=seen, mean=mean, variance=variance)
 
 
+def with_noise(posterior: Posterior, noise: LevelNoise) -> Posterior:
+    """The same results, weighed anew; for when the noise was wrong (`level_noise.rescaled`).
+
+    Raises:
+        DomainError: the noise is of another number of levels.
+    """
+    _check_levels(posterior, noise)
+    asked = posterior.seen.any(axis=1)
+    mean, variance = posterior.prior_mean.copy(), posterior.prior_variance.copy()
+    mean[asked], variance[asked] = _conjugate(
+        mean[asked], variance[asked], posterior.score[asked], posterior.seen[asked], noise
+    )
+    return replace(posterior, mean=mean, variance=variance)
+
+
 def variance_after(posterior: Posterior, noise: LevelNoise) -> FloatArray:
     """[N, L], each document's variance once that level has been asked too; unchanged where it was already.
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eti_rank.control.level_noise import ScoreTable, fit_against_labels, fit_against_top, fit_prior
-from eti_rank.control.posterior import from_prior, update
+from eti_rank.control.level_noise import ScoreTable, fit_against_labels, fit_against_top, fit_prior, rescaled
+from eti_rank.control.posterior import LevelNoise, from_prior, update, with_noise
 from eti_rank.errors import DomainError
 
 laws = settings(deadline=None, derandomize=True, max_examples=15)
@@ -111,3 +111,36 @@ def table(level: list[int], score: list[float], document: list[int] | None = Non
 def test_refuses(call) -> None:
     with pytest.raises(DomainError):
         call()
+
+
+@laws
+@given(st.floats(0.3, 3.0), st.floats(0.0, 0.6), seeds)
+def test_a_request_finds_by_how_much_its_noise_is_off(factor: float, shared: float, seed: int) -> None:
+    random, n = np.random.default_rng(seed), 400
+    theta = random.normal(0, 1.0, n)
+    truth = LevelNoise(SIGMA, shared)
+    score = (theta + random.normal(0, shared, n))[:, None] + SIGMA * random.normal(size=(n, 3))
+    seen = random.random((n, 3)) < 0.6
+    document, level = np.nonzero(seen)
+    believed = LevelNoise(SIGMA / factor, shared)
+    belief = from_prior(np.zeros(n), 1.0, levels=3)
+    belief = update(belief, believed, document=document, level=level, score=score[seen])
+    found = rescaled(belief, believed)
+    np.testing.assert_allclose(found.level_sd, truth.level_sd, rtol=0.2)
+    weighed = with_noise(belief, found)
+    at_once = update(
+        from_prior(np.zeros(n), 1.0, levels=3), found, document=document, level=level, score=score[seen]
+    )
+    np.testing.assert_allclose(weighed.mean, at_once.mean, atol=1e-12)
+    np.testing.assert_allclose(weighed.variance, at_once.variance, rtol=1e-12)
+
+
+def test_few_results_rescale_little() -> None:
+    noise = LevelNoise(SIGMA, 0.0)
+    belief = from_prior([0.0, 1.0], 1.0, levels=3)
+    np.testing.assert_allclose(rescaled(belief, noise).level_sd, SIGMA)
+    np.testing.assert_array_equal(with_noise(belief, noise).mean, belief.mean)
+    belief = update(belief, noise, document=0, level=0, score=0.1)
+    np.testing.assert_allclose(rescaled(belief, noise).level_sd, SIGMA, rtol=0.3)
+    with pytest.raises(DomainError):
+        rescaled(belief, LevelNoise(np.ones(2), 0.0))
