@@ -73,6 +73,11 @@ TARGETS: Final = (
         (*_LAUNCH_ARGUMENTS, "run_detokenizer_process_func"),
     ),
     Target(LAUNCH, "sglang.srt.managers.detokenizer_manager.run_detokenizer_process", None),
+    Target(
+        LAUNCH,
+        "sglang.srt.managers.tokenizer_control_mixin.TokenizerControlMixin.flush_cache",
+        ("self", "timeout_s"),
+    ),
     Target(LAUNCH, f"{_TOKENIZER}.abort_request", ("self", "rid", "abort_all")),
     Target(LAUNCH, "sglang.srt.utils.watchdog.SubprocessWatchdog.stop", ("self",)),
 )

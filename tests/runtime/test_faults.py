@@ -98,3 +98,11 @@ async def test_longest_prompt_is_served(tiny_llama: Path) -> None:
             longest = tuple(20 + n % 1000 for n in range(engine.description.max_prompt_tokens))
             evidence = await engine.score(ScoringStep(step_id="x", token_ids=longest, readout=readout))
             assert evidence.prompt_tokens == len(longest)
+
+
+async def test_flushed_cache_is_cold(tiny_llama: Path) -> None:
+    async with started(tiny_llama) as engine:
+        for _ in range(5):
+            assert (await engine.score(step())).cached_tokens == 0
+            assert (await engine.score(step())).cached_tokens > 0
+            await engine.flush_cache()

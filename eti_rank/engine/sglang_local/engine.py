@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+FLUSH_TIMEOUT_S = 5.0
+"""The scheduler retires a finished step a moment after its answer."""
 NOISE_FLOOR_NATS = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 """Largest change of a label's or mean log-probability between batch compositions, by dtype.
 
@@ -131,10 +133,16 @@ class SglangLocal(Engine):
         await self._down.wait()
 
     async def flush_cache(self) -> None:
-        """Empty the radix cache; for studies that need a cold one."""
+        """Empty the radix cache; for studies that need a cold one.
+
+        Raises:
+            EngineUnavailable: SGLang refuses, as it does while steps are open.
+        """
         assert self._host is not None
         assert self._engine is not None
-        await self._host.await_(self._engine.tokenizer_manager.flush_cache())
+        flush = self._engine.tokenizer_manager.flush_cache(timeout_s=FLUSH_TIMEOUT_S)
+        if not (await self._host.await_(flush)).success:
+            raise EngineUnavailable("SGLang does not empty its cache while steps are open")
 
     @override
     async def close(self) -> None:
