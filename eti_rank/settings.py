@@ -67,7 +67,6 @@ class LimitSettings(_Section):
     max_documents: int = Field(default=2000, ge=1)
     max_document_bytes: int = Field(default=2 << 20, ge=1)
     """UTF-8 bytes of one document; a longer one fails, the others are ranked."""
-    max_query_tokens: int = Field(default=512, ge=1)
     max_body_bytes: int = Field(default=32 << 20, ge=1)
     max_in_flight: int = Field(default=64, ge=1)
     """Steps that the service keeps open in the engine."""

@@ -80,7 +80,8 @@ async def measure(
     """Largest differences per scorer, cache setting and way of asking."""
     rows: list[dict[str, object]] = []
     for radix in (True, False):
-        engine = SglangLocal(EngineSettings(radix_cache=radix), checkpoint, 2048)
+        # One thread: the figures are differences, and a busy machine stalls the barriers of several.
+        engine = SglangLocal(EngineSettings(radix_cache=radix, threads=1), checkpoint, 2048)
         await engine.start()
         try:
             for scorer, way in product(SCORERS, ("alone", "batched")):
@@ -117,7 +118,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--pairs", type=int, default=50)
-    parser.add_argument("--document-tokens", type=int, default=96)
+    parser.add_argument("--document-tokens", type=int, default=64)
     given = parser.parse_args()
     model = prepare_model(ModelSettings())
     prompts = prompts_of(model, given.pairs, given.document_tokens)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from eti_rank.engine.protocol import Labels, ScoringStep
 from eti_rank.engine.scripted import Scripted, hashed_logprobs
 from eti_rank.errors import InvalidField, ProfileError
+from eti_rank.models.profile import Limits
 from eti_rank.models.prompt import Prompt, PromptFailure
 from eti_rank.settings import EngineSettings
 from eti_rank.types import ScoreType, Truncation
@@ -63,7 +64,7 @@ class WordRenderer:
         *,
         instruction: str | None = None,
         max_document_tokens: int | None = None,
-        truncation: Truncation,
+        truncation: Truncation = Truncation.RIGHT,
     ) -> list[Prompt | PromptFailure]:
         self.calls.append(len(documents))
         if len(query.split()) > 100:
@@ -82,14 +83,18 @@ class WordRenderer:
             return PromptFailure(f"the document has {len(body)} tokens; the limit is {limit}")
         kept = body[dropped:] if truncation is Truncation.LEFT else body[: len(body) - dropped]
         if self._score_type is ScoreType.LABEL:
-            return Prompt((*_PREFIX, *head, *kept, *_SUFFIX), None, len(kept), dropped)
-        ids = (*_PREFIX, *kept, *_SUFFIX, *head)
-        return Prompt(ids, len(ids) - len(head), len(kept), dropped)
+            ids, query_at = (*_PREFIX, *head, *kept, *_SUFFIX), len(_PREFIX)
+        else:
+            ids, query_at = (*_PREFIX, *kept, *_SUFFIX, *head), len(_PREFIX) + len(kept) + len(_SUFFIX)
+        return Prompt(
+            token_ids=ids, likelihood_start=query_at, document_tokens=len(kept), truncated_tokens=dropped
+        )
 
 
 @dataclass
 class DoubleProfile:
     name: str = "double"
+    limits: Limits = field(default_factory=lambda: Limits(max_prompt_tokens=4096, max_query_tokens=100))
 
 
 @dataclass

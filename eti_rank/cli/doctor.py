@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eti_rank.cli.exit_codes import ExitCode
-from eti_rank.cli.terminal import plain
+from eti_rank.cli.terminal import plain, quieten_libraries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +27,7 @@ def doctor(
     """
     from eti_rank.cli.findings import State, examine
 
+    quieten_libraries()
     findings = examine(config)
     if as_json:
         json.dump([finding.as_dict() for finding in findings], sys.stdout, indent=2)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from eti_rank.environment.devices import cuda_device_present
 from eti_rank.errors import ConfigurationError
-from eti_rank.settings import EngineSettings, Settings, load_settings
+from eti_rank.settings import EngineSettings, ModelSettings, Settings, load_settings
 
 SGL_KERNEL_PACKAGES = ("sglang-kernel", "sgl-kernel")
 STAND_IN_PACKAGE = "eti-rank-cpu-shims"
@@ -51,7 +51,7 @@ def examine(config: Path | None) -> list[Finding]:
         found = [Finding("settings", State.MISSING, str(error))]
     found += [Finding("python", State.OK, platform.python_version()), *_hardware()]
     found += [_torch(), _cuda(settings.engine), *_sglang(settings.engine)]
-    return [*found, *_hooks(settings.engine)]
+    return [*found, _model(settings.model), *_hooks(settings.engine)]
 
 
 def _hardware() -> Iterator[Finding]:
@@ -117,6 +117,32 @@ def _sgl_kernel(lacking: State, *, on_gpu: bool) -> Finding:
         state = lacking if on_gpu else State.OK
         return Finding("sgl_kernel", state, f"eti-rank's stand-in {stand_in}, for the CPU")
     return Finding("sgl_kernel", lacking, "absent; run make setup")
+
+
+def _model(settings: ModelSettings) -> Finding:
+    """The profile, and the files of an embedded model; converts and downloads nothing."""
+    from eti_rank.models.profile import EmbeddedSource, load_profile
+
+    try:
+        profile = load_profile(settings.profile)
+        if settings.path is None and isinstance(profile.source, EmbeddedSource):
+            return _embedded_model(profile.source.model)
+    except ConfigurationError as error:
+        return Finding("model", State.MISSING, str(error))
+    return Finding("model", State.OK, f"profile {profile.name}; the checkpoint is looked at by the start")
+
+
+def _embedded_model(name: str) -> Finding:
+    from eti_rank.models import embedded
+
+    if embedded.inspect(name):
+        return Finding("model", State.OK, f"{name}, converted and verified")
+    model = embedded.MODELS[name]
+    if _version(model.package) == model.version:
+        detail = f"{name}, in {model.package} {model.version}; not converted yet, the first start does it"
+        return Finding("model", State.OK, detail)
+    detail = f"{name} comes in {model.package} {model.version}, which is not installed; run make setup"
+    return Finding("model", State.MISSING, detail)
 
 
 def _hooks(settings: EngineSettings) -> Iterator[Finding]:

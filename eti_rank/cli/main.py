@@ -1,13 +1,12 @@
 """The command `eti-rank` and its last resort for errors."""
 
 import logging
-import sys
 
 import typer
 
 from eti_rank.cli import doctor, rerank, serve
 from eti_rank.cli.exit_codes import ExitCode, exit_code
-from eti_rank.cli.terminal import complain
+from eti_rank.cli.terminal import complain, leave
 from eti_rank.errors import EtiRankError, InvalidInput
 
 HELP = """Rerank documents with a language model on SGLang.
@@ -34,16 +33,24 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Entry point: runs a subcommand and ends the process with one of the exit codes."""
+    """Entry point: runs a subcommand and ends the process, at once."""
+    leave(run())
+
+
+def run() -> int:
+    """Run the subcommand that the process's arguments name; returns one of the exit codes."""
     try:
         build_app()()
+    except SystemExit as ended:  # how typer ends in any case
+        return int(ended.code or 0)
     except EtiRankError as error:
         where = f"{error.param}: " if isinstance(error, InvalidInput) and error.param else ""
         complain(f"{where}{error}")
-        sys.exit(exit_code(error))
+        return exit_code(error)
     except KeyboardInterrupt:
-        sys.exit(ExitCode.INTERRUPTED)
+        return ExitCode.INTERRUPTED
     except Exception:
         logging.getLogger(__name__).exception("unhandled error")
         complain("internal error; please report the lines above")
-        sys.exit(ExitCode.INTERNAL)
+        return ExitCode.INTERNAL
+    return ExitCode.OK

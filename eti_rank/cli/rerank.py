@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eti_rank.cli.exit_codes import ExitCode
-from eti_rank.cli.terminal import complain
+from eti_rank.cli.terminal import complain, quieten_libraries
 from eti_rank.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -91,5 +91,6 @@ def _answer(body: dict[str, Any], url: str | None, config: Path | None) -> "Rera
     from eti_rank.service.logs import configure_logs
     from eti_rank.settings import load_settings
 
-    configure_logs("warning")
+    quieten_libraries()
+    configure_logs("info")
     return ask_own_engine(load_settings(config), body)

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from eti_rank.cli.terminal import quieten_libraries
+
 
 def serve(
     *,
@@ -23,6 +25,7 @@ def serve(
     from eti_rank.service.server import serve as serve_until_stopped
     from eti_rank.settings import load_settings
 
+    quieten_libraries()
     settings = load_settings(config)
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     service = settings.service.model_copy(update=given)

@@ -56,6 +56,10 @@ class ScoringStep:
     readout: Labels | Likelihood
     expected_gain: float = 0.0
     """Expected value of this step in the request's utility; travels on the wire to the scheduler."""
+    arrived_s: float | None = None
+    """When the step's request arrived, by `time.time`; all its steps age from then."""
+    shared_prefix_tokens: int = 0
+    """Leading tokens that other steps are expected to share; the runtime lets one of them go ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ Three things cross: the plugin's configuration (environment, once per process), 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from eti_rank.errors import HookError
@@ -21,17 +21,31 @@ VERSION: Final = 1
 """Rises when either side would misunderstand the other."""
 TELEMETRY: Final = "telemetry"
 """Hook: stamps every answer with the hooks that ran for it."""
+SCHEDULING: Final = "scheduling"
+"""Hook: orders the waiting queue by expected gain per cost, and holds siblings of a cold prefix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingConfig:
+    """Constants of `control.priority`, which the scheduling hook works with."""
+
+    per_uncached_token: float = 1.0
+    per_kv_token: float = 0.01
+    per_decode_token: float = 1.0
+    ceiling: float = 1.0
+    ageing_per_second: float = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class PluginConfig:
-    """Which hooks to install in a process."""
+    """Which hooks to install in a process, and with which constants."""
 
-    hooks: tuple[str, ...] = (TELEMETRY,)
+    hooks: tuple[str, ...] = (TELEMETRY, SCHEDULING)
+    scheduling: SchedulingConfig = SchedulingConfig()
 
     def encode(self) -> str:
         """The value of `PLUGIN_VARIABLE`."""
-        return json.dumps({"version": VERSION, "hooks": self.hooks})
+        return json.dumps({"version": VERSION, **asdict(self)})
 
     @classmethod
     def decode(cls, text: str) -> "PluginConfig":
@@ -43,13 +57,14 @@ class PluginConfig:
         try:
             raw = json.loads(text)
             version, hooks = raw.pop("version"), tuple(raw.pop("hooks"))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise HookError(f"{PLUGIN_VARIABLE} is not a plugin configuration: {text!r}") from None
+            scheduling = SchedulingConfig(**raw.pop("scheduling", {}))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise HookError(f"{PLUGIN_VARIABLE} is not a plugin configuration: {text!r} ({error})") from None
         if version != VERSION or raw:
             raise HookError(
                 f"{PLUGIN_VARIABLE}: version {version}, unknown keys {sorted(raw)}; want {VERSION}"
             )
-        return cls(hooks)
+        return cls(hooks, scheduling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +72,22 @@ class StepParams:
     """What the scheduler learns about a step."""
 
     expected_gain: float = 0.0
+    arrived_s: float | None = None
+    """When its request arrived, by the wall clock of `time.time`; None lets the scheduler's clock decide."""
+    shared_prefix_tokens: int = 0
+    """Leading tokens that other steps are expected to share."""
 
     def encode(self) -> dict[str, Any]:
         """The value of ``custom_params``."""
-        return {KEY: {"version": VERSION, "expected_gain": self.expected_gain}}
+        return {KEY: {"version": VERSION, **asdict(self)}}
+
+    @classmethod
+    def decode(cls, custom_params: Mapping[str, Any] | None) -> "StepParams | None":
+        """Read ``custom_params``; None for a request that is not ours."""
+        raw = (custom_params or {}).get(KEY)
+        if not isinstance(raw, Mapping) or raw.get("version") != VERSION:
+            return None
+        return cls(**{name: value for name, value in raw.items() if name != "version"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from eti_rank.engine.protocol import Engine, ScoringStep, score_all
 from eti_rank.errors import ProfileError
 from eti_rank.models.prompt import PromptFailure
 from eti_rank.ranking.steps import readout
-from eti_rank.types import Truncation
 
 if TYPE_CHECKING:
     from eti_rank.models.reranker_model import RerankModel
@@ -21,7 +20,7 @@ async def check_golden_scores(engine: Engine, model: "RerankModel") -> None:
     """
     steps = []
     for number, (query, document) in enumerate(model.golden_pairs):
-        (prompt,) = model.renderer.render(query, [document], truncation=Truncation.RIGHT)
+        (prompt,) = model.renderer.render(query, [document])
         if isinstance(prompt, PromptFailure):
             raise ProfileError(f"golden pair {number} of {model.profile.name}: {prompt.message}")
         steps.append(

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from eti_rank.control.value import binary_entropy
 from eti_rank.types import Compute, Status
 
 if TYPE_CHECKING:
@@ -17,12 +18,6 @@ PRIOR_ENTROPY_NATS: Final = math.log(2)
 """Before any reading, relevant and not relevant are equally likely."""
 
 UNREAD: Final = Compute(level=LEVEL_NONE)
-
-
-def binary_entropy_nats(probability: float) -> float:
-    """Entropy -p ln p - q ln q of a yes/no variable, q = 1 - p; 0 at p = 0 and p = 1."""
-    shares = (probability, 1.0 - probability)
-    return -sum(share * math.log(share) for share in shares if share > 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +55,7 @@ def scored(model: "RerankModel", prompt: "Prompt", evidence: "Evidence") -> Outc
         spent = _compute(evidence, resolved_nats=0.0)
         return failed(f"the model's score is {raw}; the checkpoint or its data type may be damaged", spent)
     relevance = model.relevance(raw)
-    resolved_nats = max(0.0, PRIOR_ENTROPY_NATS - binary_entropy_nats(relevance))
+    resolved_nats = max(0.0, PRIOR_ENTROPY_NATS - float(binary_entropy(relevance)))
     return Outcome(
         status=Status.TRUNCATED if prompt.truncated_tokens else Status.OK,
         raw_score=raw,

@@ -4,8 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from eti_rank.control.after_scoring import top_n_probabilities
+from eti_rank.control.value import binary_entropy
 from eti_rank.ranking.admission import first_stage_order
-from eti_rank.ranking.outcome import PRIOR_ENTROPY_NATS, Outcome, binary_entropy_nats
+from eti_rank.ranking.outcome import PRIOR_ENTROPY_NATS, Outcome
 from eti_rank.types import Document, RankedDocument, RerankRequest, Status, Uncertainty
 
 MAX_TIED: Final = 32
@@ -62,7 +64,7 @@ def _row(
         relevance_score=outcome.relevance,
         raw_score=outcome.raw_score,
         uncertainty=Uncertainty(
-            entropy_nats=PRIOR_ENTROPY_NATS if undecided else binary_entropy_nats(outcome.relevance),
+            entropy_nats=PRIOR_ENTROPY_NATS if undecided else float(binary_entropy(outcome.relevance)),
             top_n_probability=probability,
             tied_with=tied_with,
         ),
@@ -71,67 +73,6 @@ def _row(
         truncated_tokens=outcome.truncated_tokens,
         failure=outcome.failure,
     )
-
-
-def top_n_probabilities(
-    raw_scores: Sequence[float], unread: int, total: int, top_n: int, noise_floor_nats: float
-) -> list[float]:
-    """Probability of belonging in the top n, by rank; they sum to `top_n`.
-
-    Args:
-        raw_scores: of the scored documents, best first; these hold the first ranks.
-        unread: number of documents, next in rank, whose score is not known.
-        total: number of documents; those after the unread ones are known to be last.
-        top_n: number of places, at most `total`.
-        noise_floor_nats: difference of raw scores below which an order means nothing.
-    """
-    contenders = len(raw_scores) + unread
-    if top_n >= contenders:
-        return [float(rank < top_n) for rank in range(total)]
-    if unread:
-        scored = _exchangeable(len(raw_scores), unread, top_n)
-        probabilities = scored + [top_n / contenders] * unread
-    else:
-        probabilities = _shared_around_the_cut(raw_scores, top_n, noise_floor_nats)
-    return probabilities + [0.0] * (total - contenders)
-
-
-def _shared_around_the_cut(raw_scores: Sequence[float], top_n: int, noise_floor_nats: float) -> list[float]:
-    """1 above the cut and 0 below; documents that noise could move across it share its places."""
-    last_in, first_out = raw_scores[top_n - 1], raw_scores[top_n]
-    inside = sum(score - first_out <= noise_floor_nats for score in raw_scores[:top_n])
-    outside = sum(last_in - score <= noise_floor_nats for score in raw_scores[top_n:])
-    sure = top_n - inside
-    group = [inside / (inside + outside)] * (inside + outside) if inside else []
-    return [1.0] * sure + group + [0.0] * (len(raw_scores) - sure - len(group))
-
-
-def _exchangeable(scored: int, unread: int, top_n: int) -> list[float]:
-    """Probability of the top n for each scored document, best first, when others are unread.
-
-    Before it is read, a document is as good as any other, so the number X of scored documents among
-    the best n of all is hypergeometric, and the r-th best scored one belongs there iff X >= r.
-    """
-    masses = [_hypergeometric(x, scored, unread, top_n) for x in range(min(scored, top_n) + 1)]
-    tail = 0.0
-    at_least = [0.0] * scored
-    for count in range(len(masses) - 1, 0, -1):
-        tail += masses[count]
-        at_least[count - 1] = min(1.0, tail)
-    return at_least
-
-
-def _hypergeometric(successes: int, good: int, bad: int, draws: int) -> float:
-    """P(X = successes) when `draws` are taken from `good` + `bad` without putting back."""
-    if draws - successes > bad:
-        return 0.0
-    return math.exp(
-        _log_choose(good, successes) + _log_choose(bad, draws - successes) - _log_choose(good + bad, draws)
-    )
-
-
-def _log_choose(n: int, k: int) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
 def _tied_ranks(raw_scores: Sequence[float], rank: int, noise_floor_nats: float) -> list[int]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Final
 
@@ -61,7 +62,7 @@ class StepRunner:
         """
         shared = self._model.shared_prefix_tokens(list(prompts.values())) if self._prefix_cache else 0
         allowance = Allowance(budget, [len(prompt.token_ids) for prompt in prompts.values()], shared)
-        steps = self._steps(request_id, prompts)
+        steps = self._steps(request_id, prompts, shared)
         open_tasks: set[asyncio.Task[None]] = set()
         try:
             async with asyncio.TaskGroup() as group:
@@ -80,8 +81,11 @@ class StepRunner:
             raise failures.exceptions[0] from None
         return StoppedBy.COMPLETE
 
-    def _steps(self, request_id: str, prompts: Mapping[int, Prompt]) -> Iterator[tuple[int, ScoringStep]]:
+    def _steps(
+        self, request_id: str, prompts: Mapping[int, Prompt], shared_tokens: int
+    ) -> Iterator[tuple[int, ScoringStep]]:
         serial = next(self._serials)
+        arrived_s = time.time()
         for index, prompt in prompts.items():
             yield (
                 index,
@@ -89,6 +93,13 @@ class StepRunner:
                     step_id=f"{request_id}:{serial}:{index}",
                     token_ids=prompt.token_ids,
                     readout=readout(self._model, prompt),
+                    arrived_s=arrived_s,
+                    # A prompt that begins with the document shares it with other queries.
+                    shared_prefix_tokens=(
+                        prompt.likelihood_start
+                        if self._model.score_type is ScoreType.LIKELIHOOD
+                        else shared_tokens
+                    ),
                 ),
             )
 
@@ -114,7 +125,6 @@ def readout(model: "RerankModel", prompt: Prompt) -> Labels | Likelihood:
     """What the model's score is read from."""
     if model.score_type is ScoreType.LABEL:
         return Labels(model.label_token_ids)
-    assert prompt.likelihood_start is not None, "a likelihood prompt says where its query starts"
     return Likelihood(prompt.likelihood_start)
 
 

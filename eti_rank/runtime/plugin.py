@@ -7,10 +7,10 @@ the same environment stays plain.
 import os
 
 from eti_rank.engine import wire
-from eti_rank.runtime import telemetry
+from eti_rank.runtime import scheduling, telemetry
 from eti_rank.runtime.targets import TargetReport, check_targets, require_targets
 
-INSTALLERS = {wire.TELEMETRY: telemetry.install}
+INSTALLERS = {wire.TELEMETRY: telemetry.install, wire.SCHEDULING: scheduling.install}
 """Hook name to the function that registers it with SGLang."""
 
 
@@ -29,7 +29,7 @@ def register() -> None:
     config = wire.PluginConfig.decode(text)
     require_targets(config.hooks)
     for hook in config.hooks:
-        INSTALLERS[hook]()
+        INSTALLERS[hook](config)
 
 
 def check(hooks: tuple[str, ...]) -> None:

@@ -51,6 +51,18 @@ TARGETS: Final = (
     Target(wire.TELEMETRY, f"{_STREAMER}.build_additional_customized_info", ("self", "reqs")),
     Target(wire.TELEMETRY, f"{_STREAMER}.is_request_level_customized_info_key", ("self", "key")),
     Target(
+        wire.SCHEDULING,
+        "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority",
+        ("self", "waiting_queue", "running_batch", "processed_tokens"),
+    ),
+    Target(wire.SCHEDULING, "sglang.srt.managers.scheduler.Scheduler.get_prefill_adder_class", ("self",)),
+    Target(
+        wire.SCHEDULING,
+        "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req",
+        ("self", "req", "has_chunked_req", "truncation_align_size"),
+    ),
+    Target(wire.SCHEDULING, "sglang.srt.managers.schedule_policy.AddReqResult.CONTINUE", None),
+    Target(
         LAUNCH,
         f"{_ENGINE}._launch_scheduler_processes",
         (*_LAUNCH_ARGUMENTS, "run_scheduler_process_func", "placement_group"),

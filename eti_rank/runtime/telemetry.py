@@ -16,7 +16,7 @@ from eti_rank.runtime import handshake
 TARGET = "sglang.srt.managers.scheduler.Scheduler.get_output_streamer_class"
 
 
-def install() -> None:
+def install(_config: wire.PluginConfig) -> None:
     """Register the hook; SGLang applies it after all plugins are loaded."""
     HookRegistry.register(TARGET, _stamping, HookType.AFTER)
 

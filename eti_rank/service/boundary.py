@@ -15,6 +15,8 @@ from eti_rank.service.schemas import REQUEST_ID
 
 HEADER: Final = "x-request-id"
 CLIENT_GONE: Final = 499
+PROBES: Final = frozenset({"/healthz", "/readyz"})
+"""Asked every few seconds by whoever watches the service; logged at level debug."""
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +59,8 @@ class Boundary:
             if status == CLIENT_GONE:
                 await internal_error(state["request_id"])(scope, receive, send_with_id)
         finally:
-            log.info(
+            log.log(
+                logging.DEBUG if scope["path"] in PROBES else logging.INFO,
                 "%s %s %d %.0f ms id=%s",
                 scope["method"],
                 scope.get("raw_path", b"?").decode("ascii", "backslashreplace"),

@@ -85,6 +85,7 @@ class InfoOut(BaseModel):
     calibrated: bool
     policies: list[Policy]
     utilities: list[Utility]
+    max_query_tokens: int
     limits: LimitSettings
     engine: EngineOut
 
@@ -101,6 +102,7 @@ class InfoOut(BaseModel):
             calibrated=model.calibrated,
             policies=list(Policy),
             utilities=list(Utility),
+            max_query_tokens=model.profile.limits.max_query_tokens,
             limits=limits,
             engine=EngineOut.of(engine),
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from eti_rank.cli.main import main
+from eti_rank.cli import main
 from tests.rerank_double import DoubleModel
 
 
@@ -22,7 +22,7 @@ class Ran:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    """Runs `eti-rank` with arguments, as the entry point does; no setting of this machine counts."""
+    """Runs `eti-rank` with arguments, all but the end of the process; no setting of this machine counts."""
     import os
 
     for name in [name for name in os.environ if name.startswith("ETI_RANK_")]:
@@ -32,10 +32,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     def command(*arguments: str, stdin: bytes = b"") -> Ran:
         monkeypatch.setattr(sys, "argv", ["eti-rank", *arguments])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        with pytest.raises(SystemExit) as ended:
-            main()
+        code = main.run()
         captured = capsys.readouterr()
-        return Ran(int(ended.value.code or 0), captured.out, captured.err)
+        return Ran(code, captured.out, captured.err)
 
     return command
 

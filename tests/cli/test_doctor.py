@@ -9,8 +9,9 @@ import pytest
 
 from eti_rank.cli import findings
 from eti_rank.cli.findings import State
+from eti_rank.models import embedded
 from eti_rank.runtime.targets import TargetReport
-from eti_rank.settings import EngineSettings
+from eti_rank.settings import EngineSettings, ModelSettings
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,6 +67,35 @@ def test_no_gpu_is_missing_only_if_it_is_asked_for(monkeypatch, device, state) -
     assert findings._cuda(EngineSettings(device=device)).state is state
 
 
+def test_the_embedded_model_is_found_in_each_of_its_states(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("ETI_RANK_CACHE", str(tmp_path))
+    monkeypatch.setattr(findings, "_version", {}.get)
+    absent = findings._model(ModelSettings())
+    assert (absent.state, "not installed" in absent.detail) == (State.MISSING, True)
+
+    package = embedded.MODELS["smollm2-135m-instruct"]
+    monkeypatch.setattr(findings, "_version", {package.package: package.version}.get)
+    unconverted = findings._model(ModelSettings())
+    assert (unconverted.state, "not converted yet" in unconverted.detail) == (State.OK, True)
+
+    folder = tmp_path / "models" / f"smollm2-135m-instruct-{package.version}-{embedded.CONVERSION}"
+    folder.mkdir(parents=True)
+    (folder / "weights").write_bytes(b"good")
+    manifest = {"weights": {"bytes": 4, "sha256": embedded.sha256(folder / "weights")}}
+    (folder / embedded.MANIFEST).write_text(json.dumps(manifest))
+    converted = findings._model(ModelSettings())
+    assert (converted.state, "verified" in converted.detail) == (State.OK, True)
+
+    (folder / "weights").write_bytes(b"evil")
+    damaged = findings._model(ModelSettings())
+    assert (damaged.state, "weights has another checksum" in damaged.detail) == (State.MISSING, True)
+
+
+def test_an_unknown_profile_is_missing_and_another_one_is_left_to_the_start() -> None:
+    assert findings._model(ModelSettings(profile="absent")).state is State.MISSING
+    assert findings._model(ModelSettings(profile="qwen3-reranker-0.6b")).state is State.OK
+
+
 def test_pins_are_read(monkeypatch) -> None:
     assert findings._pinned_version("sglang", "gpu") == findings._pinned_version("sglang", "cpu-no-deps")
 
@@ -85,6 +115,7 @@ def test_a_moved_place_is_missing_and_named(hooks) -> None:
     assert rows[1].detail == "sglang.srt.gone: not there"
 
 
+@pytest.mark.slow
 @pytest.mark.runtime
 def test_each_place_in_the_real_sglang_is_as_expected() -> None:
     program = (

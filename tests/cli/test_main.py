@@ -102,3 +102,23 @@ def test_serving_on_a_taken_port_is_exit_code_2(run, own_engine) -> None:
         ran = run("serve", "--port", str(taken.getsockname()[1]))
     assert ran.code == 2
     assert "cannot listen on 127.0.0.1" in ran.err
+
+
+@pytest.mark.parametrize("loaded", [False, True], ids=["without-sglang", "with-sglang"])
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [(["rerank", "--help"], 0, "--documents"), (["rerank", "--unknown"], 2, "--unknown")],
+    ids=["help", "wrong-usage"],
+)
+def test_the_exit_code_and_all_output_reach_the_shell(loaded, arguments, code, says) -> None:
+    pretend = "import types; sys.modules['sglang'] = types.ModuleType('sglang')" if loaded else ""
+    program = f"import sys\n{pretend}\nfrom eti_rank.cli.main import main\nmain()"
+    ran = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == code
+    assert says in ran.stdout + ran.stderr

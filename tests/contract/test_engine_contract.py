@@ -6,9 +6,13 @@ engine is started for most tests; those that end an engine's life start their ow
 
 import asyncio
 import itertools
+import os
 import random
+import signal
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -24,8 +28,10 @@ from eti_rank.engine.protocol import (
     score_all,
 )
 from eti_rank.engine.scripted import Scripted
+from eti_rank.engine.sglang_local import SglangLocal
 from eti_rank.errors import EngineUnavailable, UnsupportedRequest
 from eti_rank.settings import EngineSettings
+from tests.tiny_models import make_tiny_checkpoint
 
 LABELS = Labels((11, 12))
 FAILS_WITHIN_S = 5.0
@@ -46,8 +52,20 @@ def scripted() -> Engine:
     return Scripted(EngineSettings(max_running_requests=4), "scripted", 256, token_s=0.0002)
 
 
+def sglang_local() -> Engine:
+    checkpoint = make_tiny_checkpoint(Path(tempfile.mkdtemp(prefix="eti-rank-")), architecture="llama")
+    settings = EngineSettings(max_running_requests=4, max_total_tokens=4096, threads=1)
+    return SglangLocal(settings, str(checkpoint), 256)
+
+
+def kill_scheduler(engine: Engine) -> None:
+    assert isinstance(engine, SglangLocal)
+    os.kill(engine.process_ids[0], signal.SIGKILL)
+
+
 ENGINES = [
     pytest.param(EngineCase(scripted, lambda engine: engine.kill()), id="scripted"),
+    pytest.param(EngineCase(sglang_local, kill_scheduler), id="sglang_local", marks=pytest.mark.runtime),
 ]
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

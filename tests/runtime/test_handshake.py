@@ -17,10 +17,10 @@ PROMPT = tuple(range(20, 60))
 
 async def test_every_step_comes_back_stamped(tiny_llama: Path) -> None:
     async with started(tiny_llama) as engine:
-        assert engine.description.hooks == (wire.TELEMETRY,)
+        assert engine.description.hooks == tuple(sorted(wire.PluginConfig().hooks))
         label = await engine.score(ScoringStep(step_id="a", token_ids=PROMPT, readout=Labels((5, 6))))
         likelihood = await engine.score(ScoringStep(step_id="b", token_ids=PROMPT, readout=Likelihood(30)))
-    assert label.hooks == likelihood.hooks == (wire.TELEMETRY,)
+    assert label.hooks == likelihood.hooks == tuple(sorted(wire.PluginConfig().hooks))
 
 
 async def test_plugin_is_opt_in(tiny_llama: Path) -> None:

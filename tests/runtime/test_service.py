@@ -82,7 +82,10 @@ def test_ranks_by_the_model(served: Served, path: str) -> None:
 
 def test_the_runtime_proves_its_hooks(served: Served) -> None:
     assert httpx.get(f"{served.url}/readyz").status_code == 200
-    assert httpx.get(f"{served.url}/info").json()["engine"]["description"]["hooks"] == ["telemetry"]
+    assert httpx.get(f"{served.url}/info").json()["engine"]["description"]["hooks"] == [
+        "scheduling",
+        "telemetry",
+    ]
 
 
 def test_same_request_same_answer_alone_and_beside_others(served: Served) -> None:

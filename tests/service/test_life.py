@@ -89,6 +89,7 @@ async def test_info_is_complete(serve) -> None:
     assert info["version"] == __version__
     assert (info["profile"], info["template"], info["score_type"]) == ("double", "double@1", "label")
     assert info["policies"] == ["full"]
+    assert info["max_query_tokens"] == 100
     assert info["limits"] == LimitSettings().model_dump()
     engine = info["engine"]
     assert (engine["state"], engine["reason"], engine["restarts"]) == ("ready", "the engine is ready", 0)
@@ -155,6 +156,15 @@ async def test_the_log_has_ids_and_no_content(serve, caplog) -> None:
     assert "POST /rerank 200" in caplog.text and "id=r-1" in caplog.text
     assert "secret" not in caplog.text
     assert "GET /a%0aINFO%20forged 404" in caplog.text
+
+
+async def test_probes_are_logged_at_debug_only(serve, caplog) -> None:
+    served = await serve()
+    with caplog.at_level(logging.DEBUG, logger="eti_rank"):
+        for path in ("/healthz", "/readyz", "/info"):
+            await served.client.get(path)
+    levels = {record.args[1]: record.levelname for record in caplog.records if record.args}
+    assert levels == {"/healthz": "DEBUG", "/readyz": "DEBUG", "/info": "INFO"}
 
 
 def test_no_text_can_forge_a_record() -> None:

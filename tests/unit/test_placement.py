@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eti_rank.ranking.outcome import EMPTY, Outcome, binary_entropy_nats, failed
-from eti_rank.ranking.placement import MAX_TIED, place, top_n_probabilities
+from eti_rank.control.after_scoring import top_n_probabilities
+from eti_rank.control.value import binary_entropy
+from eti_rank.ranking.outcome import EMPTY, Outcome, failed
+from eti_rank.ranking.placement import MAX_TIED, place
 from eti_rank.types import Document, RankedDocument, RerankRequest, Status
 
 
@@ -63,7 +65,7 @@ def test_entropy_is_that_of_the_relevance_and_the_priors_for_an_unread_document(
 
 
 def test_entropy_at_the_ends_is_zero() -> None:
-    assert binary_entropy_nats(0.0) == binary_entropy_nats(1.0) == 0.0
+    assert binary_entropy(0.0) == binary_entropy(1.0) == 0.0
 
 
 def test_top_n_is_certain_after_full_evaluation() -> None:

@@ -168,7 +168,9 @@ class SglangLocal(Engine):
             clock.lap("launch")
 
     async def _shake_hands(self) -> tuple[str, ...]:
-        probe = ScoringStep(step_id="handshake", token_ids=(1, 2, 3), readout=Labels((1,)))
+        probe = ScoringStep(
+            step_id="handshake", token_ids=(1, 2, 3), readout=Labels((1,)), shared_prefix_tokens=2
+        )
         answer = await self._submit(probe)
         stamp = wire.Stamp.decode(answer["meta_info"])
         if self._settings.plugin:
@@ -242,10 +244,11 @@ class SglangLocal(Engine):
             process.kill()
         for process in self._processes:
             await asyncio.to_thread(process.join, 10)
-        if self._engine is not None and self._host is not None:
-            atexit.unregister(self._engine.shutdown)
-            await self._host.call(partial(self._release, self._engine))
         if self._host is not None:
+            await self._host.cancel_all()
+            if self._engine is not None:
+                atexit.unregister(self._engine.shutdown)
+                await self._host.call(partial(self._release, self._engine))
             await asyncio.to_thread(self._host.stop)
         self._engine = None
         self._down.set()

@@ -42,17 +42,21 @@ class LoopThread:
         """Run a coroutine in the thread; cancelling the caller cancels it there."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
 
+    async def cancel_all(self) -> None:
+        """Cancel what runs in the thread, and wait until it has ended."""
+        await self.await_(_cancel_others())
+
     def stop(self) -> None:
-        """Cancel what runs, and end the thread; returns when it has ended."""
+        """End the thread; returns when it has ended."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._cancel_all)
+            self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(timeout=10)
             if not self._thread.is_alive():
                 self._loop.close()
 
-    def _cancel_all(self) -> None:
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        gathered = asyncio.gather(*tasks, return_exceptions=True)
-        gathered.add_done_callback(lambda _: self._loop.stop())
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -35,7 +35,12 @@ def request(step: ScoringStep) -> dict[str, Any]:
     than the first scored position, and what lies before it may come from the radix cache.
     """
     common: dict[str, Any] = {"input_ids": list(step.token_ids), "return_logprob": True}
-    params = {"custom_params": wire.StepParams(expected_gain=step.expected_gain).encode(), "temperature": 0.0}
+    told = wire.StepParams(
+        expected_gain=step.expected_gain,
+        arrived_s=step.arrived_s,
+        shared_prefix_tokens=step.shared_prefix_tokens,
+    )
+    params = {"custom_params": told.encode(), "temperature": 0.0}
     if isinstance(step.readout, Labels):
         return common | {
             "sampling_params": params | {"max_new_tokens": 1, "ignore_eos": True},

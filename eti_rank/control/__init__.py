@@ -1,0 +1,1 @@
+"""The laws: pure numpy, no engine."""

@@ -1,0 +1,1 @@
+"""What each block of context contributes to the last window of queries."""

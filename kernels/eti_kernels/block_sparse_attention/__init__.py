@@ -1,0 +1,1 @@
+"""Attention over the kept blocks of context alone."""

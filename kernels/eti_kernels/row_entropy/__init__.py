@@ -1,0 +1,1 @@
+"""Entropy, varentropy, log-sum-exp and top-k mass of rows of logits, in one call."""
