@@ -1,10 +1,11 @@
 """Profiles: what has to be known of a model to rerank with it, as TOML.
 
-``configs/models/`` holds the shipped ones; a path names any other. `docs/models.md` explains the keys.
+``configs/models/`` holds the shipped ones; a path names any other. Each key is explained here, at its field.
 """
 
 import hashlib
 import json
+import re
 import tomllib
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -18,6 +19,7 @@ from eti_rank.types import ScoreType
 
 FIELDS: Final = ("query", "document", "instruction")
 """What a template may ask for, in braces."""
+_IN_BRACES: Final = re.compile(r"\{(\w+)\}")
 
 
 class _Part(BaseModel):
@@ -44,14 +46,16 @@ class Template(_Part):
 
     @model_validator(mode="after")
     def _check_placeholders(self) -> "Template":
-        text = "".join(self.parts)
+        used = [name for part in self.parts for name in _IN_BRACES.findall(part)]
+        if unknown := sorted(set(used).difference(FIELDS)):
+            raise ValueError(f"{{{unknown[0]}}} is no placeholder; there are {', '.join(FIELDS)}")
         for name in ("query", "document"):
-            if text.count(f"{{{name}}}") != 1:
+            if used.count(name) != 1:
                 raise ValueError(f"the parts must hold {{{name}}} exactly once")
-        if "{instruction}" in text and self.default_instruction is None:
+        if "instruction" in used and self.default_instruction is None:
             raise ValueError("a template with {instruction} needs a default_instruction")
-        if self.instruction_prefix is not None and "{instruction}" not in self.instruction_prefix:
-            raise ValueError("instruction_prefix must hold {instruction}")
+        if self.instruction_prefix and _IN_BRACES.findall(self.instruction_prefix) != ["instruction"]:
+            raise ValueError("instruction_prefix must hold {instruction} and no other placeholder")
         return self
 
 
@@ -71,9 +75,15 @@ class Limits(_Part):
     max_prompt_tokens: int = Field(ge=16)
     max_query_tokens: int = Field(ge=1)
 
+    @model_validator(mode="after")
+    def _check_order(self) -> "Limits":
+        if self.max_query_tokens >= self.max_prompt_tokens:
+            raise ValueError("max_query_tokens must be below max_prompt_tokens")
+        return self
+
 
 class Platt(_Part):
-    """P(relevant) = 1 / (1 + exp(-(slope * raw + intercept))), fitted by ``eti-rank calibrate``.
+    """P(relevant) = 1 / (1 + exp(-(slope * raw + intercept))), fitted on judged pairs.
 
     J. Platt, Probabilistic Outputs for Support Vector Machines, 1999.
     """
@@ -91,10 +101,22 @@ class GoldenScore(_Part):
     raw_score: float
 
 
+class Tolerance(_Part):
+    """How far a score may be from its golden value, by the type that the engine computes in."""
+
+    float32: float = Field(gt=0)
+    float16: float = Field(gt=0)
+    bfloat16: float = Field(gt=0)
+
+    def of(self, dtype: str) -> float:
+        """For one type; the widest for a type that is none of these, such as an eight-bit one."""
+        return float(getattr(self, dtype, max(self.float32, self.float16, self.bfloat16)))
+
+
 class Golden(_Part):
     """Known scores; a model that does not reproduce them is not served."""
 
-    tolerance_nats: float = Field(gt=0)
+    tolerance_nats: Tolerance
     scores: tuple[GoldenScore, ...] = ()
 
 
@@ -137,8 +159,12 @@ class Profile(_Part):
     def _check_scorer(self) -> "Profile":
         if (self.labels is not None) != (self.scorer is ScoreType.LABEL):
             raise ValueError("scorer = 'label' needs [labels], and only it has them")
-        if self.scorer is ScoreType.LIKELIHOOD and not self.template.parts[-1].endswith("{query}"):
-            raise ValueError("scorer = 'likelihood' scores the end of the prompt: it must be {query}")
+        end = self.template.parts[-1]
+        if self.scorer is ScoreType.LIKELIHOOD and not (end.endswith("{query}") and "{document}" not in end):
+            raise ValueError(
+                "scorer = 'likelihood' scores the prompt's end: the last part must end with {query} "
+                "and must not hold {document}"
+            )
         return self
 
 

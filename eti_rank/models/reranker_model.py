@@ -1,6 +1,6 @@
 """A model that is ready to be asked: its profile, its files, its prompts and its scores."""
 
-import logging
+import json
 import math
 from collections.abc import Sequence
 from itertools import takewhile
@@ -10,12 +10,10 @@ import numpy as np
 
 from eti_rank.errors import ModelUnavailable, ProfileError
 from eti_rank.models import embedded
-from eti_rank.models.profile import EmbeddedSource, Profile, load_profile
+from eti_rank.models.profile import CheckpointSource, EmbeddedSource, Profile, load_profile
 from eti_rank.models.prompt import Prompt, PromptRenderer
 from eti_rank.settings import ModelSettings
 from eti_rank.types import ScoreType
-
-logger = logging.getLogger(__name__)
 
 
 class RerankModel:
@@ -103,23 +101,31 @@ class RerankModel:
             return _sigmoid(platt.slope * raw + platt.intercept)
         return _sigmoid(raw) if self.score_type is ScoreType.LABEL else math.exp(min(raw, 0.0))
 
-    def check_golden(self, scores: Sequence[float]) -> None:
+    def check_golden(self, scores: Sequence[float], *, dtype: str = "float32") -> None:
         """Compare scores of `golden_pairs` with the profile's.
+
+        Args:
+            scores: raw scores, in the order of `golden_pairs`.
+            dtype: the type that they were computed in.
 
         Raises:
             ProfileError: there are none, or one differs by more than the tolerance.
         """
-        golden = self.profile.golden
+        name, golden = self.profile.name, self.profile.golden
         if not golden.scores:
             raise ProfileError(
-                f"profile {self.profile.name} has no golden scores, so nothing shows that model and template "
-                "fit; fill them as docs/models.md shows, or set model.check_golden = false"
+                f"profile {name} has no golden scores, so nothing shows that model and template fit; print "
+                f"some with `python -m eval.golden --profile {name}` and put them into the profile, or set "
+                "model.check_golden = false"
             )
+        tolerance_nats = golden.tolerance_nats.of(dtype)
         for expected, got in zip(golden.scores, scores, strict=True):
-            if not abs(expected.raw_score - got) <= golden.tolerance_nats:
+            difference_nats = abs(expected.raw_score - got)
+            if not difference_nats <= tolerance_nats:  # so that NaN is refused too
                 raise ProfileError(
-                    f"profile {self.profile.name} does not fit this model: query {expected.query!r} must "
-                    f"score {expected.raw_score:.4f} nats and scores {got:.4f}"
+                    f"profile {name} does not fit this model: query {expected.query!r} with document "
+                    f"{expected.document!r} must score {expected.raw_score:.4f} nats and scores {got:.4f}, "
+                    f"off by {difference_nats:.4f}; {dtype} allows {tolerance_nats:g}"
                 )
 
 
@@ -131,24 +137,40 @@ def prepare_model(settings: ModelSettings) -> RerankModel:
         ModelUnavailable: the files cannot be obtained.
     """
     profile = load_profile(settings.profile)
-    if settings.path is None and isinstance(profile.source, EmbeddedSource):
-        folder = embedded.obtain(profile.source.model)
-        return RerankModel(profile, str(folder), folder / "tokenizer.json")
-    checkpoint = settings.path or profile.source.path  # type: ignore[union-attr]
-    return RerankModel(profile, checkpoint, _tokenizer_file(checkpoint))
+    match profile.source:
+        case EmbeddedSource(model=name) if settings.path is None:
+            checkpoint = str(embedded.obtain(name))
+        case CheckpointSource(path=path) if settings.path is None:
+            checkpoint = path
+        case _:
+            checkpoint = str(settings.path)
+    _check_architecture(profile, checkpoint)
+    return RerankModel(profile, checkpoint, _checkpoint_file(checkpoint, "tokenizer.json"))
 
 
-def _tokenizer_file(checkpoint: str) -> Path:
+def _check_architecture(profile: Profile, checkpoint: str) -> None:
+    try:
+        config = json.loads(_checkpoint_file(checkpoint, "config.json").read_text(encoding="utf-8"))
+        found = list(config["architectures"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelUnavailable(f"config.json of model {checkpoint} cannot be read: {error!r}") from None
+    if profile.architecture not in found:
+        raise ProfileError(
+            f"profile {profile.name} is made for {profile.architecture}; model {checkpoint} is {found}"
+        )
+
+
+def _checkpoint_file(checkpoint: str, name: str) -> Path:
     if Path(checkpoint).is_dir():
-        file = Path(checkpoint) / "tokenizer.json"
+        file = Path(checkpoint) / name
         if not file.is_file():
-            raise ModelUnavailable(f"model folder {checkpoint} has no tokenizer.json")
+            raise ModelUnavailable(f"model folder {checkpoint} has no {name}")
         return file
     from huggingface_hub import hf_hub_download  # noqa: PLC0415 - a second of import
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError  # noqa: PLC0415
 
     try:
-        return Path(hf_hub_download(checkpoint, "tokenizer.json"))
+        return Path(hf_hub_download(checkpoint, name))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise ModelUnavailable(
             f"model {checkpoint} is neither a folder nor to be had from the hub: {error}"

