@@ -79,7 +79,7 @@ def lucb(state: State) -> FloatArray:
     inside, outside = order[:K], order[K:]
     margin = LUCB_SDS * state.belief.sd
     want = np.empty(order.size)
-    unread = np.isfinite(state.cost).any(axis=1)
+    unread = np.asarray(np.isfinite(state.cost).any(axis=1))
     for members, threat in ((inside, margin - state.belief.mean), (outside, margin + state.belief.mean)):
         ranked = np.lexsort((-threat[members], ~unread[members]))  # who has been read through comes last
         want[members[ranked]] = -np.arange(members.size)
