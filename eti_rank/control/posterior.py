@@ -140,8 +140,9 @@ def winsorised(
 ) -> FloatArray:
     """[M], scores drawn in to `sds` of what the belief expects of them; a guard against heavy tails.
 
-    A Gaussian belief takes an outlier at its word. Drawn in before `update`, one answer moves the mean by no
-    more than `sds` times its usual move. The price: the order of results then matters a little.
+    A Gaussian belief takes an outlier at its word. Drawn in before `update`, a document's first answer moves
+    its mean by no more than `sds` times the usual move (later ones a little more where the bias is shared,
+    since what is known of the bias is not reckoned with). The price: the order of results matters a little.
 
     Args:
         posterior: before the results.
