@@ -1,4 +1,4 @@
-"""Where to spend a limited number of tokens: nine policies, six worlds, seven budgets.
+"""Where to spend a limited number of tokens: ten policies, six worlds, seven budgets.
 
     OMP_NUM_THREADS=1 python -m eval.allocation
 
@@ -7,8 +7,8 @@ table. What the world is: `allocation_world`; what the policies do: `allocation_
 
 Every policy sees the same queries, answers and belief. A row's `against_kg` is the mean over queries of the
 policy's nDCG@10 minus KG's, with a percentile bootstrap over queries (95 %). KG loses where that interval is
-above 0; it is tied where the interval holds 0. `against_rescaled` is the same against KG with the noise
-rescaled, the second way. No correction is made for the number of comparisons.
+above 0; it is tied where the interval holds 0. `against_rescaled` and `against_guarded` are the same against
+the second and the third way. No correction is made for the number of comparisons.
 """
 
 import json
@@ -23,6 +23,8 @@ from matplotlib.figure import Figure
 
 from eti_rank.control.domain import FloatArray
 from eval.allocation_policies import (
+    GUARD_SDS,
+    GUARDED,
     KNOWLEDGE_GRADIENT,
     LATE_FROM,
     PLANS_BY_BUDGET,
@@ -40,7 +42,7 @@ SEED = 20261201
 QUERIES = 200
 RESAMPLES = 2000
 Row: TypeAlias = dict[str, Any]
-REFERENCES = {"against_kg": KNOWLEDGE_GRADIENT, "against_rescaled": RESCALED}
+REFERENCES = {"against_kg": KNOWLEDGE_GRADIENT, "against_rescaled": RESCALED, "against_guarded": GUARDED}
 FRACTIONS = np.array([0.025, 0.05, 0.10, 0.15, 0.30, 0.50, 1.00])
 
 
@@ -79,7 +81,7 @@ def run_cell(cell: Cell, number: int) -> dict[str, FloatArray]:
         quality[name] = np.array([
             np.concatenate([
                 quality_at(policy, query, cell.believed, plan, np.random.default_rng([SEED, number, place]),
-                           rescale=name in RESCALES)
+                           rescale=name in RESCALES, guard_sds=GUARD_SDS if name == GUARDED else np.inf)
                 for plan in plans
             ])
             for place, query in enumerate(queries)
@@ -128,7 +130,7 @@ def losses(rows: list[Row], against: str) -> list[Row]:
 
 def print_table(rows: list[Row]) -> None:
     """NDCG@10 per cell, policy and budget: `+` where a policy is above KG for certain, `-` where below."""
-    print(f"\nnDCG@10, {rows[0]['measure']} gain".ljust(42) + "".join(f"{f:>8.1%}" for f in FRACTIONS))
+    print(f"\nnDCG@10, {rows[0]['measure']} gain".ljust(48) + "".join(f"{f:>8.1%}" for f in FRACTIONS))
     for cell in CELLS:
         for policy in POLICIES:
             line = [row for row in rows if row["cell"] == cell.name and row["policy"] == policy]
@@ -136,7 +138,7 @@ def print_table(rows: list[Row]) -> None:
                 "+" if r["against_kg_low"] > 0 else "-" if r["against_kg_high"] < 0 else " " for r in line
             ]
             cells = "".join(f"{row['ndcg10']:>7.3f}{sign}" for row, sign in zip(line, signs, strict=True))
-            print(f"{cell.name:22s} {policy:18s}{cells}")
+            print(f"{cell.name:22s} {policy:24s}{cells}")
 
 
 def draw(rows: list[Row]) -> None:
@@ -151,9 +153,15 @@ def draw(rows: list[Row]) -> None:
                     r for r in rows if (r["cell"], r["measure"], r["policy"]) == (cell.name, measure, policy)
                 ]
                 bold = policy == KNOWLEDGE_GRADIENT
-                panel.plot(FRACTIONS, [r["ndcg10"] for r in line], label=policy, marker=".",
-                           color="black" if policy in REFERENCES.values() else None,
-                           ls="--" if policy == RESCALED else "-", lw=2.2 if bold else 1.0)  # fmt: skip
+                panel.plot(
+                    FRACTIONS,
+                    [r["ndcg10"] for r in line],
+                    label=policy,
+                    marker=".",
+                    color="black" if policy in REFERENCES.values() else None,
+                    ls={RESCALED: "--", GUARDED: ":"}.get(policy, "-"),
+                    lw=2.2 if bold else 1.0,
+                )
                 if bold:
                     low, high = ([r[f"ndcg10_{end}"] for r in line] for end in ("low", "high"))
                     panel.fill_between(FRACTIONS, low, high, color="black", alpha=0.12, lw=0)

@@ -4,8 +4,9 @@ All share the belief, the budget rule and the answer (the order of posterior mea
 they ask and in nothing else. A step reads a document up to a level; up to `WINDOW` steps are under way at
 once, as in a service that keeps its engine busy. Wants are [N, L], larger first; -inf is never taken.
 
-The exception is the last one, KG with the noise rescaled by the query's own results. It was added after KG
-had lost budgets of the wrong-sd and heavy-tail cells, so it is reported beside KG and never in its place.
+The exceptions are the last two. One rescales the noise by the query's own results, the other one also draws
+outliers in. They were added after KG had lost budgets of the wrong-sd and heavy-tail cells, so they are
+reported beside KG and never in its place.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import numpy as np
 
 from eti_rank.control.domain import FloatArray
 from eti_rank.control.level_noise import rescaled
-from eti_rank.control.posterior import LevelNoise, Posterior, from_prior, update, with_noise
+from eti_rank.control.posterior import LevelNoise, Posterior, from_prior, update, winsorised, with_noise
 from eti_rank.control.priority import priority
 from eti_rank.control.value import Label, Utility, binary_entropy, expected_gain, label_probability
 from eval.allocation_world import FULL_COST, GRADE_FROM, LEVEL_TOKENS, MEASURES, PRIOR_SD, K, Query
@@ -99,6 +100,8 @@ def per_cost(utility: Utility) -> Policy:
 
 KNOWLEDGE_GRADIENT = "KG"
 RESCALED = "KG, noise rescaled"
+GUARDED = "KG, rescaled and guarded"
+GUARD_SDS = 2.0
 POLICIES: dict[str, Policy] = {
     "random": random_step,
     "uniform": uniform,
@@ -109,8 +112,9 @@ POLICIES: dict[str, Policy] = {
     "LUCB": lucb,
     KNOWLEDGE_GRADIENT: per_cost(Utility.NDCG),
     RESCALED: per_cost(Utility.NDCG),
+    GUARDED: per_cost(Utility.NDCG),
 }
-RESCALES = frozenset({RESCALED})
+RESCALES = frozenset({RESCALED, GUARDED})
 """What checks the noise against the results of the query, and weighs them anew."""
 PLANS_BY_BUDGET = frozenset({"fixed cascade"})
 """What they do first depends on the budget, so each budget begins anew."""
@@ -124,6 +128,7 @@ def quality_at(
     random: np.random.Generator,
     *,
     rescale: bool,
+    guard_sds: float,
 ) -> FloatArray:
     """[B, measures], nDCG@10 as each of the rising budgets is used up; what one bought, the next keeps."""
     belief = from_prior(query.prior_mean, PRIOR_SD**2, levels=LEVEL_TOKENS.size)
@@ -138,9 +143,10 @@ def quality_at(
             if document.size == 0:
                 break
             spent += cost[document, level].sum()
-            belief = update(
-                belief, noise, document=document, level=level, score=query.answer[document, level]
-            )
+            score = query.answer[document, level]
+            if np.isfinite(guard_sds):
+                score = winsorised(belief, noise, document=document, level=level, score=score, sds=guard_sds)
+            belief = update(belief, noise, document=document, level=level, score=score)
             if rescale:
                 noise = rescaled(belief, believed)
                 belief = with_noise(belief, noise)

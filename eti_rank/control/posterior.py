@@ -117,17 +117,7 @@ def update(
     Raises:
         DomainError: NaN, a position outside its range, or shapes that differ.
     """
-    documents, levels = np.atleast_1d(document), np.atleast_1d(level)
-    scores = np.atleast_1d(finite("score", score))
-    if not (documents.shape == levels.shape == scores.shape and scores.ndim == 1):
-        raise DomainError(
-            f"document, level and score must share a shape [M], got {documents.shape}, {levels.shape} "
-            f"and {scores.shape}"
-        )
-    _check_levels(posterior, noise)
-    rows, columns = posterior.score.shape
-    _check_positions("document", documents, rows)
-    _check_positions("level", levels, columns)
+    documents, levels, scores = _results(posterior, noise, document, level, score)
     table, seen = posterior.score.copy(), posterior.seen.copy()
     table[documents, levels] = scores
     seen[documents, levels] = True
@@ -137,6 +127,39 @@ def update(
         posterior.prior_mean[touched], posterior.prior_variance[touched], table[touched], seen[touched], noise
     )
     return replace(posterior, score=table, seen=seen, mean=mean, variance=variance)
+
+
+def winsorised(
+    posterior: Posterior,
+    noise: LevelNoise,
+    *,
+    document: npt.ArrayLike,
+    level: npt.ArrayLike,
+    score: npt.ArrayLike,
+    sds: float,
+) -> FloatArray:
+    """[M], scores drawn in to `sds` of what the belief expects of them; a guard against heavy tails.
+
+    A Gaussian belief takes an outlier at its word. Drawn in before `update`, a document's first answer moves
+    its mean by no more than `sds` times the usual move (later ones a little more where the bias is shared,
+    since what is known of the bias is not reckoned with). The price: the order of results matters a little.
+
+    Args:
+        posterior: before the results.
+        noise: of the same L levels.
+        document: [M] or a number, as in `update`.
+        level: as `document`.
+        score: as `document`.
+        sds: > 0, in sds of the predicted score, sqrt(variance + sigma_l^2 + B^2).
+
+    Raises:
+        DomainError: NaN, sds <= 0, a position outside its range, or shapes that differ.
+    """
+    documents, levels, scores = _results(posterior, noise, document, level, score)
+    spread2 = posterior.variance[documents] + 1.0 / noise.level_precision[levels] + noise.shared_sd**2
+    reach = float(positive("sds", sds)) * np.sqrt(spread2)
+    expected = posterior.mean[documents]
+    return np.asarray(np.clip(scores, expected - reach, expected + reach))
 
 
 def with_noise(posterior: Posterior, noise: LevelNoise) -> Posterior:
@@ -205,6 +228,27 @@ def _conjugate(
     variance = 1.0 / (1.0 / prior_variance + effective)
     # prior plus gain times surprise: no cancellation when the prior mean is large
     return prior_mean + variance * effective * (evidence - prior_mean), variance
+
+
+def _results(
+    posterior: Posterior,
+    noise: LevelNoise,
+    document: npt.ArrayLike,
+    level: npt.ArrayLike,
+    score: npt.ArrayLike,
+) -> tuple[IntArray, IntArray, FloatArray]:
+    documents, levels = np.atleast_1d(document), np.atleast_1d(level)
+    scores = np.atleast_1d(finite("score", score))
+    if not (documents.shape == levels.shape == scores.shape and scores.ndim == 1):
+        raise DomainError(
+            f"document, level and score must share a shape [M], got {documents.shape}, {levels.shape} "
+            f"and {scores.shape}"
+        )
+    _check_levels(posterior, noise)
+    rows, columns = posterior.score.shape
+    _check_positions("document", documents, rows)
+    _check_positions("level", levels, columns)
+    return documents, levels, scores
 
 
 def _effective(precision: FloatArray, noise: LevelNoise) -> FloatArray:

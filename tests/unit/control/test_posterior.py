@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eti_rank.control.posterior import LevelNoise, from_prior, mean_shift_sd, reach_sd, update, variance_after
+from eti_rank.control.posterior import (
+    LevelNoise,
+    from_prior,
+    mean_shift_sd,
+    reach_sd,
+    update,
+    variance_after,
+    winsorised,
+)
 from eti_rank.errors import DomainError
 
 laws = settings(deadline=None, derandomize=True, max_examples=60)
@@ -142,3 +150,20 @@ def test_beliefs_are_honest(seed: int) -> None:
 def test_refuses(call) -> None:
     with pytest.raises(DomainError):
         call(from_prior([0.0, 1.0], 1.0, levels=2), LevelNoise(np.ones(2), 0.0))
+
+
+@laws
+@given(noises(), sds, st.floats(0.5, 4.0), st.floats(-50, 50))
+def test_the_guard_limits_what_one_answer_can_move(
+    noise: LevelNoise, prior_sd: float, limit: float, score: float
+) -> None:
+    belief = from_prior([0.5], prior_sd**2, levels=noise.level_sd.size)
+    drawn_in = winsorised(belief, noise, document=0, level=0, score=score, sds=limit)
+    moved = update(belief, noise, document=0, level=0, score=drawn_in).mean[0] - 0.5
+    assert abs(moved) <= limit * mean_shift_sd(belief, noise)[0, 0] * (1 + 1e-6)
+    # what the belief expected passes as it is, and the sign of the surprise stays
+    assert drawn_in[0] == score or abs(drawn_in[0]) < abs(score) + 0.5
+    expected = winsorised(belief, noise, document=0, level=0, score=0.5 + 0.1 * limit * prior_sd, sds=limit)
+    assert expected[0] == 0.5 + 0.1 * limit * prior_sd
+    with pytest.raises(DomainError):
+        winsorised(belief, noise, document=0, level=0, score=score, sds=0.0)
