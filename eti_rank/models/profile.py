@@ -102,7 +102,10 @@ class GoldenScore(_Part):
 
 
 class Tolerance(_Part):
-    """How far a score may be from its golden value, by the type that the engine computes in."""
+    """How far a score may be from its golden value, by the type that the engine computes in.
+
+    One number instead stands for all three.
+    """
 
     float32: float = Field(gt=0)
     float16: float = Field(gt=0)
@@ -111,6 +114,11 @@ class Tolerance(_Part):
     def of(self, dtype: str) -> float:
         """For one type; the widest for a type that is none of these, such as an eight-bit one."""
         return float(getattr(self, dtype, max(self.float32, self.float16, self.bfloat16)))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spread(cls, given: object) -> object:
+        return dict.fromkeys(cls.model_fields, given) if isinstance(given, (int, float)) else given
 
 
 class Golden(_Part):

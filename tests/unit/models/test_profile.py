@@ -105,6 +105,12 @@ def test_a_type_of_lower_precision_has_a_wider_tolerance(tmp_path: Path, dtype: 
     assert load(tmp_path, MINIMAL).golden.tolerance_nats.of(dtype) == allowed
 
 
+def test_one_tolerance_stands_for_all_types(tmp_path: Path) -> None:
+    table = "{ float32 = 0.1, float16 = 0.2, bfloat16 = 0.4 }"
+    tolerance = load(tmp_path, MINIMAL.replace(table, "0.3")).golden.tolerance_nats
+    assert (tolerance.float32, tolerance.float16, tolerance.bfloat16) == (0.3, 0.3, 0.3)
+
+
 def test_unknown_name_lists_the_shipped(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="qwen3-reranker-0.6b"):
         load_profile("qwen4")
