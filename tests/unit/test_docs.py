@@ -1,11 +1,14 @@
 """The documents keep up with the code."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from eti_rank.models.profile import Profile, shipped_profiles
+from eti_rank.service.problems import FRAMEWORK_TYPES, PROBLEMS
+from eti_rank.settings import PREFIX, STANDALONE, Settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
@@ -21,6 +24,41 @@ def test_architecture_is_short_and_names_every_package() -> None:
 def test_every_key_and_every_shipped_profile_is_documented() -> None:
     text = (ROOT / "docs" / "models.md").read_text()
     assert [name for name in (*Profile.model_fields, *shipped_profiles()) if name not in text] == []
+
+
+def test_every_setting_is_documented_with_its_default_and_its_variable() -> None:
+    rows = _rows("configuration.md", "Settings")
+    documented = {
+        name: (None if default == "unset" else tomllib.loads(f"x = {default}")["x"], variable)
+        for name, default, variable, _meaning in rows
+    }
+    assert len(rows) == len(documented)
+    assert documented == {
+        f"{section}.{key}": (value, f"{PREFIX}{section}__{key}".upper())
+        for section, values in Settings.model_construct().model_dump().items()
+        for key, value in values.items()
+    }
+
+
+def test_every_variable_that_is_no_setting_is_documented() -> None:
+    rows = _rows("configuration.md", "Variables that are not settings")
+    assert sorted(name for name, _meaning in rows) == sorted(PREFIX + name for name in STANDALONE)
+
+
+def test_every_error_that_the_service_answers_is_documented() -> None:
+    rows = _rows("operating.md", "Errors")
+    answered = {(problem.status, problem.type) for problem in PROBLEMS.values()} | {*FRAMEWORK_TYPES.items()}
+    assert sorted((int(status), kind) for status, kind, *_ in rows) == sorted(answered)
+
+
+def _rows(page: str, heading: str) -> list[list[str]]:
+    """Cells of the table below a heading, without the marks of code; the head of the table left out."""
+    section = re.split(r"^## ", (ROOT / "docs" / page).read_text(), flags=re.MULTILINE)
+    (text,) = [part for part in section if part.splitlines()[0] == heading]
+    lines = [line for line in text.splitlines() if line.startswith("|")][2:]
+    return [
+        [cell.strip().removeprefix("`").removesuffix("`") for cell in line.split("|")[1:-1]] for line in lines
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
