@@ -57,10 +57,17 @@ def test_every_setting_is_documented_with_its_default_and_its_variable() -> None
     }
     assert len(rows) == len(documented)
     assert documented == {
-        f"{section}.{key}": (value, f"{PREFIX}{section}__{key}".upper())
-        for section, values in Settings.model_construct().model_dump().items()
-        for key, value in values.items()
+        ".".join(path): (value, PREFIX + "__".join(path).upper())
+        for path, value in _leaves(Settings.model_construct().model_dump(mode="json"))
     }
+
+
+def _leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
+    if not isinstance(value, dict):
+        yield path, value
+        return
+    for key, inner in value.items():
+        yield from _leaves(inner, (*path, key))
 
 
 def test_every_variable_that_is_no_setting_is_documented() -> None:
