@@ -1,14 +1,16 @@
-"""What an engine is: it takes scoring steps (token ids and what to read out) and returns evidence.
+"""What an engine is: it scores prompts (token ids and what to read out), and it generates from them.
 
-An engine knows tokens, not queries or documents. Cancelling the task that awaits `Engine.score`
-cancels the step and frees its place in the runtime.
+An engine knows tokens, not queries or documents. Cancelling the task that awaits `Engine.score`, or
+closing the iterator of `Engine.generate`, cancels the step and frees its place in the runtime.
 """
 
 import abc
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from eti_rank.engine.wire import DecodingControl, TokenReport
 
 
 class EngineState(StrEnum):
@@ -27,6 +29,7 @@ class Capability(StrEnum):
 
     LABEL = "label"
     LIKELIHOOD = "likelihood"
+    GENERATE = "generate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,66 @@ class Evidence:
     cached_tokens: int
     hooks: tuple[str, ...] = ()
     """Names of our hooks that ran for this step inside the runtime."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How tokens are chosen, in SGLang's own terms; what is left alone has no effect."""
+
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    top_k: int | None = None
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    """Texts that end the generation, and are not part of it."""
+    json_schema: str | None = None
+    """JSON schema that the text must follow, as JSON."""
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationStep:
+    """One prompt to continue."""
+
+    step_id: str
+    """Unique among the steps that are open in the engine."""
+    token_ids: tuple[int, ...]
+    max_new_tokens: int
+    sampling: Sampling = Sampling()
+    control: DecodingControl | None = None
+    """What our hooks measure and steer; None leaves the request to the runtime alone."""
+    expected_gain: float = 0.0
+    arrived_s: float | None = None
+    shared_prefix_tokens: int = 0
+
+
+class Finish(StrEnum):
+    """Why a generation ended."""
+
+    STOP = "stop"
+    """The model's end token, a stop text, or the end of what the schema allows."""
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generated:
+    """A piece of a generation: what is new since the piece before."""
+
+    step_id: str
+    token_ids: tuple[int, ...]
+    text: str
+    reports: tuple[TokenReport, ...] = ()
+    """One per token, where the step has a control."""
+    finish: Finish | None = None
+    """Set on the last piece."""
+    prompt_tokens: int
+    cached_tokens: int
+    """Prompt tokens that came from the cache."""
+    hooks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +199,15 @@ class Engine(abc.ABC):
         """
 
     @abc.abstractmethod
+    def generate(self, step: GenerationStep) -> AsyncGenerator[Generated, None]:
+        """Continue one prompt; yields at least one piece, the last one with `finish`.
+
+        Raises:
+            UnsupportedRequest: this engine cannot do such a step (capability, length, token range, control).
+            EngineUnavailable: the runtime is not ready, or died while the step was open.
+        """
+
+    @abc.abstractmethod
     async def wait_down(self) -> None:
         """Return once the engine is DOWN or CLOSED."""
 
@@ -152,3 +224,14 @@ async def score_all(engine: Engine, steps: Sequence[ScoringStep]) -> list[Eviden
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
     return [task.result() for task in tasks]
+
+
+async def generate_whole(engine: Engine, step: GenerationStep) -> Generated:
+    """Run a generation to its end; everything in one piece. Raises as `Engine.generate`."""
+    pieces = [piece async for piece in engine.generate(step)]
+    return replace(
+        pieces[-1],
+        token_ids=tuple(token for piece in pieces for token in piece.token_ids),
+        text="".join(piece.text for piece in pieces),
+        reports=tuple(report for piece in pieces for report in piece.reports),
+    )
