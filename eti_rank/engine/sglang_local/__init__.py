@@ -1,5 +1,6 @@
 """SGLang's own `Engine`, in this process, as an eti-rank engine."""
 
-from eti_rank.engine.sglang_local.engine import SglangLocal, hook_reports
+from eti_rank.engine.sglang_local.engine import SglangLocal
+from eti_rank.engine.sglang_local.plugin import hook_reports
 
 __all__ = ["SglangLocal", "hook_reports"]

@@ -14,20 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from eti_rank import __version__
-from eti_rank.engine import wire
+from eti_rank.engine import handshake, readout, wire
 from eti_rank.engine.protocol import (
     Capability,
     Engine,
     EngineDescription,
     EngineState,
     Evidence,
-    Labels,
     ScoringStep,
 )
-from eti_rank.engine.sglang_local import arguments, forkserver, lean, readout
+from eti_rank.engine.sglang_local import arguments, forkserver, lean, plugin
 from eti_rank.engine.sglang_local.host import LoopThread
-from eti_rank.errors import EngineUnavailable, HookError, UnsupportedRequest
+from eti_rank.errors import EngineUnavailable, UnsupportedRequest
 from eti_rank.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -40,11 +38,6 @@ logger = logging.getLogger(__name__)
 
 FLUSH_TIMEOUT_S = 5.0
 """The scheduler retires a finished step a moment after its answer."""
-NOISE_FLOOR_NATS = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
-"""Largest change of a label's or mean log-probability between batch compositions, by dtype.
-
-float32 is measured (``python -m eval.parity``); the others are bounds to be measured on a GPU.
-"""
 
 
 class SglangLocal(Engine):
@@ -123,7 +116,11 @@ class SglangLocal(Engine):
     async def score(self, step: ScoringStep) -> Evidence:
         if self._state is not EngineState.READY:
             raise EngineUnavailable(f"the engine is {self._state}")
-        self._check(step)
+        readout.check(
+            step,
+            vocabulary_size=self._vocabulary_size(),
+            max_prompt_tokens=self.description.max_prompt_tokens,
+        )
         answer = await self._submit(step)
         stamp = wire.Stamp.decode(answer["meta_info"])
         return readout.evidence(step, answer["meta_info"], stamp.hooks if stamp else ())
@@ -158,7 +155,7 @@ class SglangLocal(Engine):
                 launch = importlib.import_module("eti_rank.engine.sglang_local.launch")
             clock.lap("import")
             if self._settings.plugin:
-                _plugin().check((*wire.PluginConfig().hooks, "launch"))
+                plugin.check(["launch"])
             try:
                 self._release = launch.release
                 self._engine, self._processes = launch.launch(
@@ -176,16 +173,8 @@ class SglangLocal(Engine):
             clock.lap("launch")
 
     async def _shake_hands(self) -> tuple[str, ...]:
-        probe = ScoringStep(
-            step_id="handshake", token_ids=(1, 2, 3), readout=Labels((1,)), shared_prefix_tokens=2
-        )
-        answer = await self._submit(probe)
-        stamp = wire.Stamp.decode(answer["meta_info"])
-        if self._settings.plugin:
-            wire.check_stamp(stamp, plugin=__version__, hooks=wire.PluginConfig().hooks)
-        elif stamp is not None:
-            raise HookError("engine.plugin is off, and yet the scheduler process runs our hooks")
-        return stamp.hooks if stamp else ()
+        answer = await self._submit(handshake.PROBE)
+        return handshake.prove(answer["meta_info"], plugin=self._settings.plugin)
 
     async def _submit(self, step: ScoringStep) -> dict[str, Any]:
         """One request to SGLang, failed at once when its processes die."""
@@ -208,14 +197,6 @@ class SglangLocal(Engine):
             raise UnsupportedRequest(f"SGLang refused the step: {error}") from error
         finally:
             self._open.pop(rid, None)
-
-    def _check(self, step: ScoringStep) -> None:
-        limit = self.description.max_prompt_tokens
-        if not 1 <= len(step.token_ids) <= limit:
-            raise UnsupportedRequest(
-                f"a step of {len(step.token_ids)} tokens; this engine takes 1 to {limit}"
-            )
-        readout.check(step, self._vocabulary_size())
 
     def _vocabulary_size(self) -> int:
         assert self._engine is not None
@@ -275,7 +256,7 @@ class SglangLocal(Engine):
             max_prompt_tokens=min(int(self._engine.tokenizer_manager.max_req_input_len), config.context_len)
             - 1,
             max_running_requests=self._settings.max_running_requests,
-            noise_floor_nats=NOISE_FLOOR_NATS.get(dtype, NOISE_FLOOR_NATS["bfloat16"]),
+            noise_floor_nats=readout.noise_floor_nats(dtype),
             startup_s=laps,
             hooks=hooks,
         )
@@ -302,17 +283,6 @@ def ignore_child_signals() -> None:
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGQUIT, lambda *_: logger.error("a process of SGLang reported its failure"))
-
-
-def hook_reports() -> list[Any]:
-    """One row (`name`, `path`, `ok`, `detail`) for each path in SGLang that we touch; imports SGLang."""
-    with forkserver.environment(arguments.CPU_ENVIRONMENT):
-        reports: Callable[[], list[Any]] = _plugin().reports
-        return reports()
-
-
-def _plugin() -> Any:
-    return importlib.import_module(wire.PLUGIN_MODULE)
 
 
 def _being_cancelled() -> bool:

@@ -1,18 +1,33 @@
-"""What a step asks of SGLang, and how its answer is read."""
+"""What a step asks of SGLang, in this process or over HTTP, and how its answer is read."""
 
-from typing import Any
+from typing import Any, Final
 
 from eti_rank.engine import wire
 from eti_rank.engine.protocol import Evidence, Labels, ScoringStep
 from eti_rank.errors import UnsupportedRequest
 
+NOISE_FLOOR_NATS: Final = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
+"""Largest change of a label's or mean log-probability between batch compositions, by dtype.
 
-def check(step: ScoringStep, vocabulary_size: int) -> None:
+float32 is measured (``python -m eval.parity``); the others are bounds to be measured on a GPU.
+"""
+
+
+def noise_floor_nats(dtype: str) -> float:
+    """The noise floor of a type; that of the coarsest for a type that is not listed."""
+    return NOISE_FLOOR_NATS.get(dtype, NOISE_FLOOR_NATS["bfloat16"])
+
+
+def check(step: ScoringStep, *, vocabulary_size: int, max_prompt_tokens: int) -> None:
     """Refuse what SGLang would answer wrongly or die of.
 
     Raises:
-        UnsupportedRequest: a token outside the vocabulary, no label, or a start outside the prompt.
+        UnsupportedRequest: a length or a token out of range, no label, or a start outside the prompt.
     """
+    if not 1 <= len(step.token_ids) <= max_prompt_tokens:
+        raise UnsupportedRequest(
+            f"a step of {len(step.token_ids)} tokens; this engine takes 1 to {max_prompt_tokens}"
+        )
     labels = step.readout.token_ids if isinstance(step.readout, Labels) else ()
     outside = [t for t in (*step.token_ids, *labels) if not 0 <= t < vocabulary_size]
     if outside:
@@ -28,7 +43,7 @@ def check(step: ScoringStep, vocabulary_size: int) -> None:
 
 
 def request(step: ScoringStep) -> dict[str, Any]:
-    """Arguments of SGLang's ``async_generate``.
+    """Arguments of SGLang's ``async_generate``, which are also the body of its ``/generate``.
 
     Labels: one token is sampled, at no extra forward pass, because SGLang reports the distribution
     after the prompt with the first output token. Likelihood: none; ``logprob_start_len`` is one less

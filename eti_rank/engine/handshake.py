@@ -1,0 +1,36 @@
+"""The proof that our hooks run inside SGLang: one small step, and the stamp that comes back with it."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from eti_rank import __version__
+from eti_rank.engine import wire
+from eti_rank.engine.protocol import Labels, ScoringStep
+from eti_rank.errors import HookError
+
+PROBE: Final = ScoringStep(
+    step_id="handshake",
+    token_ids=(1, 2, 3),
+    readout=Labels((1, 2, 3)),
+    expected_gain=1.0,  # before all others, so that a busy runtime answers too
+    shared_prefix_tokens=2,
+)
+"""Passes through every hook."""
+
+
+def prove(meta_info: Mapping[str, Any], *, plugin: bool) -> tuple[str, ...]:
+    """Names of the hooks that ran for `PROBE`.
+
+    Args:
+        meta_info: of SGLang's answer to the probe.
+        plugin: whether our plugin is wanted in SGLang's processes.
+
+    Raises:
+        HookError: it is wanted and did not run as it should, or it runs and is not wanted.
+    """
+    stamp = wire.Stamp.decode(meta_info)
+    if plugin:
+        wire.check_stamp(stamp, plugin=__version__, hooks=wire.PluginConfig().hooks)
+    elif stamp is not None:
+        raise HookError("engine.plugin is off, and yet the scheduler process runs our hooks")
+    return stamp.hooks if stamp else ()
