@@ -1,5 +1,6 @@
 """What a step asks of SGLang, in this process or over HTTP, and how its answer is read."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from eti_rank.engine import wire
@@ -42,6 +43,22 @@ def check(step: ScoringStep, *, vocabulary_size: int, max_prompt_tokens: int) ->
         )
 
 
+def accepted(meta_info: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the hooks that ran, if SGLang and our hooks took the step.
+
+    Raises:
+        UnsupportedRequest: one of them did not; says why.
+        HookError: the stamp is of another version.
+    """
+    reason = meta_info.get("finish_reason") or {}
+    if reason.get("type") == "abort":
+        raise UnsupportedRequest(f"SGLang aborted the step: {reason.get('message', 'no reason given')}")
+    stamp = wire.Stamp.decode(meta_info)
+    if stamp and stamp.refusal:
+        raise UnsupportedRequest(f"the hooks refuse the step: {stamp.refusal}")
+    return stamp.hooks if stamp else ()
+
+
 def request(step: ScoringStep) -> dict[str, Any]:
     """Arguments of SGLang's ``async_generate``, which are also the body of its ``/generate``.
 
@@ -68,15 +85,14 @@ def request(step: ScoringStep) -> dict[str, Any]:
     }
 
 
-def evidence(step: ScoringStep, meta_info: dict[str, Any], hooks: tuple[str, ...]) -> Evidence:
+def evidence(step: ScoringStep, meta_info: dict[str, Any]) -> Evidence:
     """Read an answer's ``meta_info``.
 
     Raises:
         UnsupportedRequest: SGLang aborted the step, or answered another number of values.
+        HookError: the stamp is of another version.
     """
-    reason = meta_info.get("finish_reason") or {}
-    if reason.get("type") == "abort":
-        raise UnsupportedRequest(f"SGLang aborted the step: {reason.get('message', 'no reason given')}")
+    hooks = accepted(meta_info)
     if isinstance(step.readout, Labels):
         by_token = {token: logprob for logprob, token, _ in meta_info["output_token_ids_logprobs"][0]}
         logprobs = tuple(float(by_token[token]) for token in step.readout.token_ids)

@@ -24,7 +24,7 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from eti_rank.control import priority
 from eti_rank.engine import wire
-from eti_rank.runtime import handshake
+from eti_rank.runtime import request_state
 
 CALC_PRIORITY = "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority"
 ADDER_CLASS = "sglang.srt.managers.scheduler.Scheduler.get_prefill_adder_class"
@@ -49,7 +49,7 @@ class Place:
     __slots__ = ("arrived_s", "decode_tokens", "gain", "group", "matched", "prefix_tokens", "tokens")
 
     def __init__(self, req: Any, now_s: float) -> None:
-        told = wire.StepParams.decode(req.sampling_params.custom_params) or wire.StepParams()
+        told = request_state.of(req).params
         self.gain = told.expected_gain
         self.arrived_s = min(now_s, told.arrived_s or now_s)
         self.tokens = len(req.origin_input_ids)
@@ -89,7 +89,7 @@ class EntropicQueue:
 
     def _enter(self, req: Any, now_s: float) -> Any:
         setattr(req, _PLACE, Place(req, now_s))
-        handshake.mark(req, wire.SCHEDULING)
+        request_state.of(req).ran.add(wire.SCHEDULING)
         return req
 
     def _rate(self, reqs: list[Any]) -> None:

@@ -43,6 +43,7 @@ class TargetReport:
 _STREAMER = "sglang.srt.managers.scheduler_components.output_streamer.SchedulerOutputStreamer"
 _ENGINE = "sglang.srt.entrypoints.engine.Engine"
 _TOKENIZER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
+_FORWARD_BATCH = "sglang.srt.model_executor.forward_batch_info.ForwardBatch"
 _LAUNCH_ARGUMENTS = ("server_args", "port_args")
 
 TARGETS: Final = (
@@ -62,6 +63,23 @@ TARGETS: Final = (
         ("self", "req", "has_chunked_req", "truncation_align_size"),
     ),
     Target(wire.SCHEDULING, "sglang.srt.managers.schedule_policy.AddReqResult.CONTINUE", None),
+    *(
+        Target(
+            hook,
+            f"{_FORWARD_BATCH}.init_new",
+            (
+                "batch",
+                "model_runner",
+                "capture_hidden_mode",
+                "return_hidden_states_before_norm",
+                "extend_position_info",
+                "spec_mrope_positions",
+                "kv_loc_plan",
+                "write_cols",
+            ),
+        )
+        for hook in (wire.SAMPLING, wire.ATTENTION)
+    ),
     Target(
         LAUNCH,
         f"{_ENGINE}._launch_scheduler_processes",

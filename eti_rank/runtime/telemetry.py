@@ -1,7 +1,7 @@
-"""Stamps every answer that leaves the scheduler with the hooks that ran for it.
+"""Stamps every answer that leaves the scheduler with the hooks that ran for it, and adds their reports.
 
-Seam: `Scheduler.get_output_streamer_class` names the class that sends outputs on; ours adds one field
-per request (`build_additional_customized_info`), which arrives in ``meta_info`` even where a request
+Seam: `Scheduler.get_output_streamer_class` names the class that sends outputs on; ours adds two fields
+per request (`build_additional_customized_info`), which arrive in ``meta_info`` even where a request
 generates no token.
 """
 
@@ -11,7 +11,7 @@ from sglang.srt.managers.scheduler_components.output_streamer import SchedulerOu
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from eti_rank.engine import wire
-from eti_rank.runtime import handshake
+from eti_rank.runtime import request_state
 
 TARGET = "sglang.srt.managers.scheduler.Scheduler.get_output_streamer_class"
 
@@ -28,11 +28,20 @@ def _stamping(streamer: type[SchedulerOutputStreamer], *_args: object) -> type[S
         def build_additional_customized_info(self, reqs: list[Any]) -> dict[str, list[Any]]:
             info: dict[str, list[Any]] = super().build_additional_customized_info(reqs)
             for req in reqs:
-                handshake.mark(req, wire.TELEMETRY)
-            info[wire.KEY] = [[handshake.stamp(req).encode()] for req in reqs]
+                request_state.of(req).ran.add(wire.TELEMETRY)
+            info[wire.KEY] = [[request_state.of(req).stamp().encode()] for req in reqs]
+            info[wire.REPORTS_KEY] = [wire.encode_reports(_unsent(req)) for req in reqs]
             return info
 
         def is_request_level_customized_info_key(self, key: str) -> bool:
-            return key == wire.KEY or super().is_request_level_customized_info_key(key)
+            ours = key in {wire.KEY, wire.REPORTS_KEY}
+            return ours or super().is_request_level_customized_info_key(key)
 
     return StampingStreamer
+
+
+def _unsent(req: Any) -> list[wire.TokenReport]:
+    """Reports of the tokens that go out now; the other side strings them together."""
+    state = request_state.of(req)
+    begin, state.sent_reports = state.sent_reports, len(state.reports)
+    return state.reports[begin:]

@@ -122,8 +122,7 @@ class SglangLocal(Engine):
             max_prompt_tokens=self.description.max_prompt_tokens,
         )
         answer = await self._submit(step)
-        stamp = wire.Stamp.decode(answer["meta_info"])
-        return readout.evidence(step, answer["meta_info"], stamp.hooks if stamp else ())
+        return readout.evidence(step, answer["meta_info"])
 
     @override
     async def wait_down(self) -> None:
