@@ -7,10 +7,14 @@ the same environment stays plain.
 import os
 
 from eti_rank.engine import wire
-from eti_rank.runtime import scheduling, telemetry
+from eti_rank.runtime import attention, forward_rows, scheduling, telemetry
 from eti_rank.runtime.targets import TargetReport, check_targets, require_targets
 
-INSTALLERS = {wire.TELEMETRY: telemetry.install, wire.SCHEDULING: scheduling.install}
+INSTALLERS = {
+    wire.TELEMETRY: telemetry.install,
+    wire.SCHEDULING: scheduling.install,
+    wire.ATTENTION: attention.install,
+}
 """Hook name to the function that registers it with SGLang."""
 
 
@@ -28,6 +32,8 @@ def register() -> None:
         return
     config = wire.PluginConfig.decode(text)
     require_targets(config.hooks)
+    if {wire.SAMPLING, wire.ATTENTION} & set(config.hooks):
+        forward_rows.install()
     for hook in config.hooks:
         INSTALLERS[hook](config)
 

@@ -44,6 +44,20 @@ _STREAMER = "sglang.srt.managers.scheduler_components.output_streamer.SchedulerO
 _ENGINE = "sglang.srt.entrypoints.engine.Engine"
 _TOKENIZER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
 _FORWARD_BATCH = "sglang.srt.model_executor.forward_batch_info.ForwardBatch"
+_ATTENTION = "sglang.srt.layers.attention"
+_TORCH_BACKEND = f"{_ATTENTION}.torch_native_backend.TorchNativeAttnBackend"
+_ATTEND_ARGUMENTS = ("self", "q", "k", "v", "layer", "forward_batch", "save_kv_cache")
+_POOL_ARGUMENTS = (
+    "self",
+    "query",
+    "output",
+    "k_cache",
+    "v_cache",
+    "req_to_token",
+    "req_pool_indices",
+    "seq_lens",
+)
+_SDPA_OPTIONS = ("encoder_lens", "scaling", "enable_gqa", "causal", "is_cross_attn", "sliding_window_size")
 _LAUNCH_ARGUMENTS = ("server_args", "port_args")
 
 TARGETS: Final = (
@@ -80,6 +94,25 @@ TARGETS: Final = (
         )
         for hook in (wire.SAMPLING, wire.ATTENTION)
     ),
+    Target(wire.ATTENTION, "sglang.srt.arg_groups.choices.add_attention_backend_choices", None),
+    Target(wire.ATTENTION, "sglang.srt.arg_groups.choices.ATTENTION_BACKEND_CHOICES", None),
+    Target(wire.ATTENTION, f"{_ATTENTION}.attention_registry.register_attention_backend", ("name",)),
+    Target(wire.ATTENTION, f"{_TORCH_BACKEND}.__init__", ("self", "model_runner")),
+    Target(wire.ATTENTION, f"{_TORCH_BACKEND}.init_forward_metadata", ("self", "forward_batch")),
+    Target(wire.ATTENTION, f"{_TORCH_BACKEND}.forward_extend", _ATTEND_ARGUMENTS),
+    Target(wire.ATTENTION, f"{_TORCH_BACKEND}.forward_decode", _ATTEND_ARGUMENTS),
+    Target(
+        wire.ATTENTION,
+        f"{_TORCH_BACKEND}._run_sdpa_forward_extend",
+        (*_POOL_ARGUMENTS, "extend_prefix_lens", "extend_seq_lens", *_SDPA_OPTIONS),
+    ),
+    Target(wire.ATTENTION, f"{_TORCH_BACKEND}._run_sdpa_forward_decode", (*_POOL_ARGUMENTS, *_SDPA_OPTIONS)),
+    Target(
+        wire.ATTENTION,
+        "sglang.srt.mem_cache.common.release_kv_cache",
+        ("req", "tree_cache", "checkpoint"),
+    ),
+    Target(wire.ATTENTION, "sglang.srt.mem_cache.common.checkpoint_kv_cache", ("req", "tree_cache")),
     Target(
         LAUNCH,
         f"{_ENGINE}._launch_scheduler_processes",
