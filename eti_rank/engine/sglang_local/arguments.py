@@ -41,13 +41,13 @@ def server_arguments(
 ) -> dict[str, Any]:
     """Keyword arguments of SGLang's `Engine`.
 
-    Steps arrive as token ids and only log-probabilities go back, so SGLang loads no tokenizer.
+    Steps arrive as token ids; SGLang loads a tokenizer only to generate text.
     """
     arguments: dict[str, Any] = {
         "model_path": checkpoint,
         "device": device,
         "dtype": dtype_of(settings, device),
-        "skip_tokenizer_init": True,
+        "skip_tokenizer_init": not settings.generation,
         "skip_server_warmup": True,
         "sleep_on_idle": True,
         "trust_remote_code": False,
@@ -65,7 +65,11 @@ def server_arguments(
             "disable_overlap_schedule": True,
         }
     else:
-        arguments |= {"attention_backend": "flashinfer"}
+        arguments |= {
+            "attention_backend": "flashinfer",
+            # The hook's report of a token is complete before the next step begins.
+            "disable_overlap_schedule": wire.SAMPLING in settings.hooks,
+        }
     return arguments
 
 
@@ -74,8 +78,13 @@ def environment(settings: EngineSettings, device: str) -> dict[str, str]:
     variables = dict(CPU_ENVIRONMENT) if device == "cpu" else {}
     variables[MODEL_PACKAGE_VARIABLE] = os.environ.get(MODEL_PACKAGE_VARIABLE) or MODEL_PACKAGE
     if settings.plugin:
-        variables[wire.PLUGIN_VARIABLE] = wire.PluginConfig().encode()
+        variables[wire.PLUGIN_VARIABLE] = plugin_config(settings).encode()
     return variables
+
+
+def plugin_config(settings: EngineSettings) -> wire.PluginConfig:
+    """What the plugin installs; the stamp always, for without it nothing could be proved."""
+    return wire.PluginConfig(hooks=(wire.TELEMETRY, *settings.hooks))
 
 
 def dtype_of(settings: EngineSettings, device: str) -> str:
