@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from typing_extensions import override
 
-from eti_rank.engine import generation
+from eti_rank.engine import generation, wire
 from eti_rank.engine.protocol import (
     Capability,
     Engine,
@@ -28,7 +28,6 @@ from eti_rank.engine.protocol import (
     Labels,
     ScoringStep,
 )
-from eti_rank.engine.wire import SAMPLING, TokenReport
 from eti_rank.errors import EngineUnavailable, UnsupportedRequest
 from eti_rank.settings import EngineSettings
 
@@ -75,10 +74,10 @@ def hashed_token(prompt: tuple[int, ...], position: int) -> int:
     return int.from_bytes(prefix.digest(), "little") % VOCABULARY_SIZE
 
 
-def hashed_report(prompt: tuple[int, ...], position: int) -> TokenReport:
+def hashed_report(prompt: tuple[int, ...], position: int) -> wire.TokenReport:
     """A report with an entropy in [0, ln V) that belongs to that token."""
     share = hashed_token(prompt, position) / VOCABULARY_SIZE
-    return TokenReport(entropy_nats=share * math.log(VOCABULARY_SIZE), temperature=1.0)
+    return wire.TokenReport(entropy_nats=share * math.log(VOCABULARY_SIZE), temperature=1.0)
 
 
 class PrefixCache:
@@ -162,7 +161,7 @@ class Scripted(Engine):
             max_running_requests=settings.max_running_requests,
             noise_floor_nats=0.0,
             startup_s={"script": start_s},
-            hooks=(SAMPLING,),
+            hooks=(wire.SAMPLING,),
         )
         self._was_ready = False
 

@@ -31,6 +31,7 @@ class RequestState:
         "progress",
         "pruning",
         "ran",
+        "recent_entropy_nats",
         "refusal",
         "reports",
         "sent_reports",
@@ -46,6 +47,8 @@ class RequestState:
         self.sent_reports = 0
         self.entropy_nats: float | None = None
         """Of the model's own distribution at the last step."""
+        self.recent_entropy_nats: float | None = None
+        """Mean of the last steps, the latest of most weight."""
         self.progress: entropic_time.EntropicTime | None = None
         self.feedback: temperature.FeedbackState | None = None
         self.heat: float | None = None

@@ -35,6 +35,9 @@ SOLVE_TOLERANCE_NATS: Final = 1e-4
 MARGIN_NATS: Final = 1e-4
 """How far the entropy of float32 logits may be off; a decrement below it is not counted as progress."""
 
+RECENT_SHARE: Final = 0.1
+"""Weight of the latest step in the mean of the last ones."""
+
 
 class Measured(NamedTuple):
     """Statistics of some rows at some temperatures, [B] each, float64."""
@@ -115,7 +118,8 @@ def _observe(logits: Tensor, rows: Sequence[tuple[int, Row]]) -> None:
     for place, (_, row) in enumerate(rows):
         entropy, state = float(measured.entropy_nats[place]), row.state
         interval = entropic_time.around(entropy, MARGIN_NATS)
-        state.entropy_nats = entropy
+        recent = entropy if state.recent_entropy_nats is None else state.recent_entropy_nats
+        state.entropy_nats, state.recent_entropy_nats = entropy, recent + RECENT_SHARE * (entropy - recent)
         state.progress = (
             entropic_time.start(interval, estimate_nats=entropy)
             if state.progress is None

@@ -64,6 +64,11 @@ TARGETS: Final = (
     ),
     Target(wire.SCHEDULING, "sglang.srt.managers.schedule_policy.AddReqResult.CONTINUE", None),
     Target(
+        wire.SCHEDULING,
+        "sglang.srt.managers.schedule_batch.ScheduleBatch._get_decode_retraction_order",
+        ("reqs",),
+    ),
+    Target(
         wire.SAMPLING,
         "sglang.srt.model_executor.model_runner.ModelRunner.sample",
         ("self", "logits_output", "forward_batch"),
