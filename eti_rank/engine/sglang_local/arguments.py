@@ -53,6 +53,7 @@ def server_arguments(
         "trust_remote_code": False,
         "enable_custom_logit_processor": False,
         "disable_radix_cache": not settings.radix_cache,
+        "schedule_policy": settings.schedule_policy,
         "max_running_requests": settings.max_running_requests,
         "max_total_tokens": max(settings.max_total_tokens, max_prompt_tokens + 1),
         "chunked_prefill_size": settings.chunked_prefill_tokens,
