@@ -9,7 +9,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -23,9 +23,11 @@ Step = ScoringStep | GenerationStep
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Steps that are submitted at once, in order, to an engine whose cache is emptied first if wished."""
+    """Steps in order of submission, to an engine whose cache is emptied first if wished."""
 
     steps: tuple[Step, ...]
+    at_s: tuple[float, ...] = ()
+    """When each step is submitted; empty: all at once."""
     cold: bool = True
 
 
@@ -34,7 +36,7 @@ class Done:
     """What an engine made of a load."""
 
     seconds: tuple[float, ...]
-    """From submission to the end of each step, in the order of the steps."""
+    """From the start of the load to the end of each step, in the order of the steps."""
     results: tuple[Evidence | Generated, ...]
 
     @property
@@ -111,11 +113,17 @@ async def _do(engine: SglangLocal, load: Load) -> Done:
     if load.cold:
         await engine.flush_cache()
     started = time.perf_counter()
-    ended = await asyncio.gather(*(_timed(engine, step, started) for step in load.steps))
+    times = load.at_s or (0.0,) * len(load.steps)
+    timed = (_timed(engine, step, started, at_s) for step, at_s in zip(load.steps, times, strict=True))
+    ended = await asyncio.gather(*timed)
     return Done(seconds=tuple(seconds for seconds, _ in ended), results=tuple(result for _, result in ended))
 
 
-async def _timed(engine: Engine, step: Step, started: float) -> tuple[float, Evidence | Generated]:
+async def _timed(
+    engine: Engine, step: Step, started: float, at_s: float
+) -> tuple[float, Evidence | Generated]:
+    await asyncio.sleep(at_s - (time.perf_counter() - started))
+    step = replace(step, arrived_s=time.time())
     if isinstance(step, ScoringStep):
         result: Evidence | Generated = await engine.score(step)
     else:
