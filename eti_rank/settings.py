@@ -48,6 +48,12 @@ class EngineSettings(_Section):
     """`auto` is float32 on a CPU and the checkpoint's own type on a GPU."""
     plugin: bool = True
     """Load eti-rank's hooks inside SGLang and refuse to serve without them."""
+    schedule_policy: Literal["fcfs", "lpm"] = "fcfs"
+    """SGLang's own order of the queue, which the scheduling hook replaces where it is on."""
+    hooks: tuple[Literal["scheduling", "sampling", "attention"], ...] = ("scheduling", "sampling")
+    """Which of the hooks the plugin installs, each on its own."""
+    generation: bool = False
+    """Load the model's tokenizer in SGLang, so that it can generate; costs seconds of the start."""
     radix_cache: bool = True
     max_running_requests: int = Field(default=16, ge=1)
     max_total_tokens: int = Field(default=16384, ge=256)

@@ -32,6 +32,15 @@ def write(name: str, figures: dict[str, Any], command: str) -> Path:
     return path
 
 
+def write_section(name: str, section: str, figures: dict[str, Any], command: str) -> Path:
+    """Replace one section of ``eval/results/<name>.json``; other sections stay as they are."""
+    path = RESULTS / f"{name}.json"
+    content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    content[section] = figures | {"command": command, "surroundings": surroundings()}
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)

@@ -1,6 +1,6 @@
 """The proof that our hooks run inside SGLang: one small step, and the stamp that comes back with it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from eti_rank import __version__
@@ -18,19 +18,19 @@ PROBE: Final = ScoringStep(
 """Passes through every hook."""
 
 
-def prove(meta_info: Mapping[str, Any], *, plugin: bool) -> tuple[str, ...]:
+def prove(meta_info: Mapping[str, Any], *, hooks: Sequence[str] | None) -> tuple[str, ...]:
     """Names of the hooks that ran for `PROBE`.
 
     Args:
         meta_info: of SGLang's answer to the probe.
-        plugin: whether our plugin is wanted in SGLang's processes.
+        hooks: that must have run; None where our plugin is not wanted in SGLang's processes at all.
 
     Raises:
         HookError: it is wanted and did not run as it should, or it runs and is not wanted.
     """
     stamp = wire.Stamp.decode(meta_info)
-    if plugin:
-        wire.check_stamp(stamp, plugin=__version__, hooks=wire.PluginConfig().hooks)
+    if hooks is not None:
+        wire.check_stamp(stamp, plugin=__version__, hooks=hooks)
     elif stamp is not None:
         raise HookError("engine.plugin is off, and yet the scheduler process runs our hooks")
     return stamp.hooks if stamp else ()

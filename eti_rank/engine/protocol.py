@@ -89,7 +89,6 @@ class Sampling:
     min_p: float = 0.0
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
-    seed: int | None = None
     stop: tuple[str, ...] = ()
     """Texts that end the generation, and are not part of it."""
     json_schema: str | None = None

@@ -1,6 +1,6 @@
 """What a step asks of SGLang, in this process or over HTTP, and how its answer is read."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from eti_rank.engine import wire
@@ -30,9 +30,7 @@ def check(step: ScoringStep, *, vocabulary_size: int, max_prompt_tokens: int) ->
             f"a step of {len(step.token_ids)} tokens; this engine takes 1 to {max_prompt_tokens}"
         )
     labels = step.readout.token_ids if isinstance(step.readout, Labels) else ()
-    outside = [t for t in (*step.token_ids, *labels) if not 0 <= t < vocabulary_size]
-    if outside:
-        raise UnsupportedRequest(f"token {outside[0]} is outside the vocabulary of {vocabulary_size}")
+    check_vocabulary((*step.token_ids, *labels), vocabulary_size)
     if isinstance(step.readout, Labels):
         if not labels:
             raise UnsupportedRequest("a label step names at least one label token")
@@ -41,6 +39,13 @@ def check(step: ScoringStep, *, vocabulary_size: int, max_prompt_tokens: int) ->
             f"likelihood from position {step.readout.start} of {len(step.token_ids)} tokens; "
             "the first scored token has one before it"
         )
+
+
+def check_vocabulary(token_ids: Iterable[int], vocabulary_size: int) -> None:
+    """Raise UnsupportedRequest for the first token that the model does not know."""
+    for token in token_ids:
+        if not 0 <= token < vocabulary_size:
+            raise UnsupportedRequest(f"token {token} is outside the vocabulary of {vocabulary_size}")
 
 
 def accepted(meta_info: Mapping[str, Any]) -> tuple[str, ...]:

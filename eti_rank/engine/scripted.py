@@ -10,16 +10,21 @@ import asyncio
 import hashlib
 import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 
 from typing_extensions import override
 
+from eti_rank.engine import generation, wire
 from eti_rank.engine.protocol import (
     Capability,
     Engine,
     EngineDescription,
     EngineState,
     Evidence,
+    Finish,
+    Generated,
+    GenerationStep,
     Labels,
     ScoringStep,
 )
@@ -60,6 +65,19 @@ def _logprob(prefix: "hashlib.blake2b", token: int) -> float:
     extended.update(_encoded(token))
     share = (int.from_bytes(extended.digest(), "little") + 1) / 2**64
     return math.log(share / VOCABULARY_SIZE)
+
+
+def hashed_token(prompt: tuple[int, ...], position: int) -> int:
+    """Token that follows a prompt and `position` generated tokens; depends on nothing else."""
+    prefix = _digest(prompt)
+    prefix.update(_encoded(position))
+    return int.from_bytes(prefix.digest(), "little") % VOCABULARY_SIZE
+
+
+def hashed_report(prompt: tuple[int, ...], position: int) -> wire.TokenReport:
+    """A report with an entropy in [0, ln V) that belongs to that token."""
+    share = hashed_token(prompt, position) / VOCABULARY_SIZE
+    return wire.TokenReport(entropy_nats=share * math.log(VOCABULARY_SIZE), temperature=1.0)
 
 
 class PrefixCache:
@@ -143,6 +161,7 @@ class Scripted(Engine):
             max_running_requests=settings.max_running_requests,
             noise_floor_nats=0.0,
             startup_s={"script": start_s},
+            hooks=(wire.SAMPLING,),
         )
         self._was_ready = False
 
@@ -186,6 +205,42 @@ class Scripted(Engine):
     @override
     async def wait_down(self) -> None:
         await self._ended.wait()
+
+    @override
+    async def generate(self, step: GenerationStep) -> AsyncGenerator[Generated, None]:
+        if self._state is not EngineState.READY:
+            raise EngineUnavailable(f"the scripted engine is {self._state}")
+        if Capability.GENERATE not in self._description.capabilities:
+            raise UnsupportedRequest("this engine does not generate")
+        generation.check(
+            step,
+            vocabulary_size=VOCABULARY_SIZE,
+            max_prompt_tokens=self._description.max_prompt_tokens,
+            hooks=self._description.hooks,
+        )
+        cached = self._cache.match(step.token_ids[:-1])
+        async with self._places:
+            for position in range(step.max_new_tokens):
+                await self._pass_time(1 if position else len(step.token_ids) - cached)
+                token = hashed_token(step.token_ids, position)
+                yield Generated(
+                    step_id=step.step_id,
+                    token_ids=(token,),
+                    text=f" {token}",
+                    reports=(hashed_report(step.token_ids, position),) if step.control else (),
+                    finish=Finish.LENGTH if position + 1 == step.max_new_tokens else None,
+                    prompt_tokens=len(step.token_ids),
+                    cached_tokens=cached,
+                    hooks=self._description.hooks,
+                )
+            self._cache.insert(step.token_ids)
+
+    async def _pass_time(self, tokens: int) -> None:
+        """Let the time of some tokens pass, unless the runtime dies meanwhile."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), self._token_s * tokens)
+        if self._ended.is_set():
+            raise EngineUnavailable("the scripted runtime died while the step was open")
 
     @override
     async def score(self, step: ScoringStep) -> Evidence:

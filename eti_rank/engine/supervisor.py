@@ -2,11 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 
 from typing_extensions import override
 
-from eti_rank.engine.protocol import Engine, EngineDescription, EngineState, Evidence, ScoringStep
+from eti_rank.engine.protocol import (
+    Engine,
+    EngineDescription,
+    EngineState,
+    Evidence,
+    Generated,
+    GenerationStep,
+    ScoringStep,
+)
 from eti_rank.errors import EngineUnavailable, EtiRankError
 
 MAX_BACKOFF_S = 30.0
@@ -126,6 +135,15 @@ class SupervisedEngine(Engine):
         if self._engine is None:
             raise EngineUnavailable(self.reason)
         return await self._engine.score(step)
+
+    @override
+    async def generate(self, step: GenerationStep) -> AsyncGenerator[Generated, None]:
+        """Run one generation on the engine of this moment; raises at once while there is none."""
+        if self._engine is None:
+            raise EngineUnavailable(self.reason)
+        async with aclosing(self._engine.generate(step)) as pieces:
+            async for piece in pieces:
+                yield piece
 
     @override
     async def wait_down(self) -> None:

@@ -7,15 +7,18 @@ the same environment stays plain.
 import os
 
 from eti_rank.engine import wire
-from eti_rank.runtime import attention, forward_rows, scheduling, telemetry
+from eti_rank.runtime import attention, forward_rows, sampling, scheduling, telemetry
 from eti_rank.runtime.targets import TargetReport, check_targets, require_targets
 
 INSTALLERS = {
     wire.TELEMETRY: telemetry.install,
     wire.SCHEDULING: scheduling.install,
+    wire.SAMPLING: sampling.install,
     wire.ATTENTION: attention.install,
 }
 """Hook name to the function that registers it with SGLang."""
+NEED_ROWS = frozenset({wire.SAMPLING, wire.ATTENTION})
+"""Hooks that work on SGLang's forward batch and need our requests beside it."""
 
 
 def register() -> None:
@@ -32,7 +35,7 @@ def register() -> None:
         return
     config = wire.PluginConfig.decode(text)
     require_targets(config.hooks)
-    if {wire.SAMPLING, wire.ATTENTION} & set(config.hooks):
+    if NEED_ROWS & set(config.hooks):
         forward_rows.install()
     for hook in config.hooks:
         INSTALLERS[hook](config)

@@ -1,32 +1,21 @@
-"""One report per generated token, to which the hooks that are on add what they know."""
+"""One report per chosen token, filled by whichever hooks are on."""
 
-import dataclasses
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 from eti_rank.engine import wire
-from eti_rank.runtime.request_state import RequestState
+from eti_rank.runtime.forward_rows import Row
 
 
-class ReportedRow(Protocol):
-    """What of a row of the forward batch matters here (`forward_rows.Row`)."""
+def record(row: Row, **fields: Any) -> None:
+    """Add fields to the report of the token that this step chooses; of `wire.TokenReport`.
 
-    @property
-    def state(self) -> RequestState: ...  # noqa: D102
-    @property
-    def generated_tokens(self) -> int: ...  # noqa: D102
-    @property
-    def ends_prompt(self) -> bool: ...  # noqa: D102
-
-
-def record(row: ReportedRow, **fields: Any) -> None:
-    """Fill fields of the report of the token that this step chooses for the row.
-
-    The hooks call it in any order, each for its own fields. A chunk of a prompt that more chunks follow
-    chooses no token, and nothing is recorded for it.
+    A step inside the prompt chooses nothing, and reports nothing.
     """
     if not row.ends_prompt:
         return
-    reports, place = row.state.reports, row.generated_tokens
-    while len(reports) <= place:
-        reports.append(wire.TokenReport())
-    reports[place] = dataclasses.replace(reports[place], **fields)
+    kept = row.state.reports
+    if len(kept) <= row.generated_tokens:
+        kept.append(wire.TokenReport(**fields))
+    else:
+        kept[row.generated_tokens] = replace(kept[row.generated_tokens], **fields)

@@ -8,12 +8,14 @@ it for its threshold, the scheduling hook for the worth of going on; what attent
 temperature was used come back in the report of each token.
 """
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from eti_rank import __version__
-from eti_rank.control import entropic_time, temperature
 from eti_rank.engine import wire
 from eti_rank.errors import DomainError
+
+if TYPE_CHECKING:
+    from eti_rank.control import entropic_time, temperature
 
 _ATTRIBUTE: Final = "eti_rank_state"
 
@@ -24,10 +26,12 @@ class RequestState:
     __slots__ = (
         "entropy_nats",
         "feedback",
+        "heat",
         "params",
         "progress",
         "pruning",
         "ran",
+        "recent_entropy_nats",
         "refusal",
         "reports",
         "sent_reports",
@@ -43,8 +47,12 @@ class RequestState:
         self.sent_reports = 0
         self.entropy_nats: float | None = None
         """Of the model's own distribution at the last step."""
+        self.recent_entropy_nats: float | None = None
+        """Mean of the last steps, the latest of most weight."""
         self.progress: entropic_time.EntropicTime | None = None
         self.feedback: temperature.FeedbackState | None = None
+        self.heat: float | None = None
+        """Temperature of the last step under `solve`; where the search for the next one begins."""
         self.pruning: Any = None
         """Owned by the attention hook: the blocks of this request, and what it decided at the last step."""
 

@@ -2,7 +2,12 @@
 
 Seams: `SchedulePolicy.calc_priority` runs before each prefill batch and may sort the queue in place;
 `Scheduler.get_prefill_adder_class` names the class that admits requests to the batch, one after the
-other, each with its true cached length.
+other, each with its true cached length; `ScheduleBatch._get_decode_retraction_order` says whose KV cache
+goes first when memory runs out.
+
+The gain of a scoring step comes with it. A request that decodes is worth the entropy that its next tokens
+are expected to resolve: its own entropy of late, times the tokens that it may still generate (nats, which
+is the unit of the wire's gain where the utility is entropy).
 
 Costs are the scheduler's own: uncached tokens after SGLang's prefix match, KV tokens, tokens to decode.
 A changed cached length is looked for at the head of the queue only, from where requests are admitted;
@@ -27,6 +32,7 @@ from eti_rank.engine import wire
 from eti_rank.runtime import request_state
 
 CALC_PRIORITY = "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority"
+RETRACTION_ORDER = "sglang.srt.managers.schedule_batch.ScheduleBatch._get_decode_retraction_order"
 ADDER_CLASS = "sglang.srt.managers.scheduler.Scheduler.get_prefill_adder_class"
 HEAD = 256
 """How many requests at the front of the queue have their cached length looked at again in each step."""
@@ -37,8 +43,9 @@ _FAR_S = 3.2e9
 
 
 def install(config: wire.PluginConfig) -> None:
-    """Register both hooks; SGLang applies them after all plugins are loaded."""
+    """Register the hooks; SGLang applies them after all plugins are loaded."""
     queue = EntropicQueue(config.scheduling)
+    HookRegistry.register(RETRACTION_ORDER, functools.partial(_order_retraction, queue), HookType.AROUND)
     HookRegistry.register(CALC_PRIORITY, functools.partial(_order_queue, queue), HookType.AROUND)
     HookRegistry.register(ADDER_CLASS, _warming, HookType.AFTER)
 
@@ -49,11 +56,12 @@ class Place:
     __slots__ = ("arrived_s", "decode_tokens", "gain", "group", "matched", "prefix_tokens", "tokens")
 
     def __init__(self, req: Any, now_s: float) -> None:
-        told = request_state.of(req).params
-        self.gain = told.expected_gain
+        state = request_state.of(req)
+        told, recent_nats = state.params, state.recent_entropy_nats
         self.arrived_s = min(now_s, told.arrived_s or now_s)
-        self.tokens = len(req.origin_input_ids)
-        self.decode_tokens = req.sampling_params.max_new_tokens or 0
+        self.tokens = len(req.origin_input_ids) + len(req.output_ids)
+        self.decode_tokens = max((req.sampling_params.max_new_tokens or 0) - len(req.output_ids), 0)
+        self.gain = told.expected_gain if recent_nats is None else recent_nats * self.decode_tokens
         self.prefix_tokens = min(told.shared_prefix_tokens, self.tokens)
         self.group = hash(tuple(req.origin_input_ids[: self.prefix_tokens])) if self.prefix_tokens else None
         self.matched = -1
@@ -88,16 +96,40 @@ class EntropicQueue:
         waiting.sort(key=_key)
 
     def _enter(self, req: Any, now_s: float) -> Any:
-        setattr(req, _PLACE, Place(req, now_s))
+        self._place_anew(req, now_s)
         request_state.of(req).ran.add(wire.SCHEDULING)
         return req
+
+    def retraction_order(self, running: list[Any], now_s: float) -> list[int]:
+        """Indices of running requests, the one to keep longest first.
+
+        Their prompts are computed, so going on costs decoding and the memory that they hold. A request that
+        is retracted enters the queue anew, with what it has to compute again as its cost.
+        """
+        places = [self._place_anew(req, now_s) for req in running]
+        for place in places:
+            place.matched = place.tokens
+        keys = self._keys(places, least_uncached=0)
+        return sorted(range(len(running)), key=keys.__getitem__)
+
+    def _place_anew(self, req: Any, now_s: float) -> Place:
+        setattr(req, _KEY, None)
+        before: Place | None = getattr(req, _PLACE, None)
+        place = Place(req, now_s if before is None else before.arrived_s)
+        setattr(req, _PLACE, place)
+        return place
 
     def _rate(self, reqs: list[Any]) -> None:
         places: list[Place] = [getattr(req, _PLACE) for req in reqs]
         for req, place in zip(reqs, places, strict=True):
             place.matched = req.num_matched_prefix_tokens
+        for req, key in zip(reqs, self._keys(places, least_uncached=1), strict=True):
+            setattr(req, _KEY, key)
+
+    def _keys(self, places: list[Place], *, least_uncached: int) -> list[float]:
+        """Smaller is sooner."""
         tokens = np.array([place.tokens for place in places], dtype=np.float64)
-        cached = np.array([min(place.matched, place.tokens - 1) for place in places], dtype=np.float64)
+        cached = np.array([min(place.matched, place.tokens - least_uncached) for place in places])
         decode = np.array([place.decode_tokens for place in places], dtype=np.float64)
         demand = priority.Demand(
             uncached_tokens=tokens - cached, kv_tokens=tokens + decode, decode_tokens=decode
@@ -106,8 +138,14 @@ class EntropicQueue:
         arrivals = np.array([place.arrived_s - self._epoch_s for place in places])
         # One `now` for all at all times: only differences of keys matter, and keys grow alike.
         keys = priority.aged(pi, arrivals, self._ageing, now_s=_FAR_S)
-        for req, key in zip(reqs, keys.tolist(), strict=True):
-            setattr(req, _KEY, -key)
+        negated: list[float] = (-keys).tolist()
+        return negated
+
+
+def _order_retraction(
+    queue: EntropicQueue, _original: Callable[..., list[int]], reqs: list[Any]
+) -> list[int]:
+    return queue.retraction_order(reqs, time.time())
 
 
 def _order_queue(

@@ -77,6 +77,30 @@ TARGETS: Final = (
         ("self", "req", "has_chunked_req", "truncation_align_size"),
     ),
     Target(wire.SCHEDULING, "sglang.srt.managers.schedule_policy.AddReqResult.CONTINUE", None),
+    Target(
+        wire.SCHEDULING,
+        "sglang.srt.managers.schedule_batch.ScheduleBatch._get_decode_retraction_order",
+        ("reqs",),
+    ),
+    Target(
+        wire.SAMPLING,
+        "sglang.srt.model_executor.model_runner.ModelRunner.sample",
+        ("self", "logits_output", "forward_batch"),
+    ),
+    Target(
+        wire.SAMPLING,
+        "sglang.srt.layers.sampler.Sampler.forward",
+        (
+            "self",
+            "logits_output",
+            "sampling_info",
+            "return_logprob",
+            "top_logprobs_nums",
+            "token_ids_logprobs",
+            "positions",
+            "logprob_logits",
+        ),
+    ),
     *(
         Target(
             hook,

@@ -11,8 +11,9 @@ import random
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -22,13 +23,18 @@ from eti_rank.engine.protocol import (
     Engine,
     EngineState,
     Evidence,
+    Finish,
+    GenerationStep,
     Labels,
     Likelihood,
+    Sampling,
     ScoringStep,
+    generate_whole,
     score_all,
 )
 from eti_rank.engine.scripted import Scripted
 from eti_rank.engine.sglang_local import SglangLocal
+from eti_rank.engine.wire import DecodingControl, PruningControl, TemperatureControl
 from eti_rank.errors import EngineUnavailable, UnsupportedRequest
 from eti_rank.settings import EngineSettings
 from tests.tiny_models import make_tiny_checkpoint
@@ -54,7 +60,7 @@ def scripted() -> Engine:
 
 def sglang_local() -> Engine:
     checkpoint = make_tiny_checkpoint(Path(tempfile.mkdtemp(prefix="eti-rank-")), architecture="llama")
-    settings = EngineSettings(max_running_requests=4, max_total_tokens=4096, threads=1)
+    settings = EngineSettings(max_running_requests=4, max_total_tokens=4096, threads=1, generation=True)
     return SglangLocal(settings, str(checkpoint), 256)
 
 
@@ -92,6 +98,16 @@ def tokens(seed: int, length: int) -> tuple[int, ...]:
 
 def step(token_ids: tuple[int, ...], readout: Labels | Likelihood = LABELS) -> ScoringStep:
     return ScoringStep(step_id=f"contract-{next(serial)}", token_ids=token_ids, readout=readout)
+
+
+def generation(seed: int, *, new_tokens: int = 8, control: DecodingControl | None = None) -> GenerationStep:
+    return GenerationStep(
+        step_id=f"contract-{next(serial)}",
+        token_ids=tokens(seed, 30),
+        max_new_tokens=new_tokens,
+        sampling=Sampling(temperature=0.0, ignore_eos=True),
+        control=control,
+    )
 
 
 def largest_difference(left: Evidence, right: Evidence) -> float:
@@ -203,11 +219,66 @@ async def test_a_token_outside_the_vocabulary_raises(engine: Engine) -> None:
         await engine.score(step((10, 10**9, 10)))
 
 
+async def test_a_generation_ends_after_the_tokens_it_may_have(engine: Engine) -> None:
+    pieces = [piece async for piece in engine.generate(generation(800))]
+    assert sum(len(piece.token_ids) for piece in pieces) == 8
+    assert [piece.finish for piece in pieces] == [None] * (len(pieces) - 1) + [Finish.LENGTH]
+    assert all(piece.prompt_tokens == 30 and not piece.reports for piece in pieces)
+
+
+async def test_greedy_generations_together_are_those_alone(engine: Engine) -> None:
+    steps = [generation(810 + n) for n in range(4)]
+    together = await asyncio.gather(*(generate_whole(engine, each) for each in steps))
+    for each, generated in zip(steps, together, strict=True):
+        alone = await generate_whole(engine, each)
+        assert (alone.token_ids, alone.text) == (generated.token_ids, generated.text)
+
+
+async def test_a_control_brings_one_report_per_token(engine: Engine) -> None:
+    generated = await generate_whole(engine, generation(820, control=DecodingControl()))
+    assert len(generated.reports) == len(generated.token_ids) == 8
+    assert all((report.entropy_nats or 0) > 0 for report in generated.reports)
+
+
+async def test_leaving_a_generation_frees_its_place(engine: Engine) -> None:
+    left = [engine.generate(generation(830 + n, new_tokens=200)) for n in range(4)]
+    for pieces in left:
+        await anext(pieces)
+    for pieces in left:
+        await pieces.aclose()
+    async with asyncio.timeout(FAILS_WITHIN_S):
+        await asyncio.gather(*(generate_whole(engine, generation(840 + n)) for n in range(4)))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({"max_new_tokens": 0}, id="no-new-token"),
+        pytest.param({"max_new_tokens": 1_000_000}, id="more-than-the-context"),
+        pytest.param({"token_ids": ()}, id="no-prompt"),
+        pytest.param({"token_ids": (10, 10**9)}, id="token-outside-the-vocabulary"),
+        pytest.param(
+            {"control": DecodingControl(temperature=TemperatureControl(law="solve", target_nats=-1.0))},
+            id="target-below-zero",
+        ),
+        pytest.param(
+            {"control": DecodingControl(pruning=PruningControl(protected=((5, 2),)))}, id="range-backwards"
+        ),
+    ],
+)
+async def test_a_generation_that_it_cannot_do_raises(engine: Engine, wrong: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedRequest):
+        await generate_whole(engine, replace(generation(850), **wrong))
+    assert engine.state is EngineState.READY
+
+
 async def test_before_start_nothing_is_scored_or_described(case: EngineCase) -> None:
     engine = case.build()
     assert engine.state is EngineState.NEW
     with pytest.raises(EngineUnavailable):
         await engine.score(step(tokens(1, 10)))
+    with pytest.raises(EngineUnavailable):
+        await generate_whole(engine, generation(1))
     with pytest.raises(EngineUnavailable):
         _ = engine.description
     await engine.close()
@@ -237,6 +308,7 @@ async def test_death_fails_open_steps_within_seconds(case: EngineCase) -> None:
     engine = case.build()
     await engine.start()
     open_steps = [asyncio.create_task(engine.score(step(tokens(n, 250)))) for n in range(8)]
+    open_steps.append(asyncio.create_task(generate_whole(engine, generation(9, new_tokens=200))))
     await asyncio.sleep(0.01)
     case.kill(engine)
     outcomes = await asyncio.wait_for(

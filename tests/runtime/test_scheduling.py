@@ -37,6 +37,7 @@ def waiting(
         name=name,
         sampling_params=params,
         origin_input_ids=list(range(tokens)),
+        output_ids=[],
         num_matched_prefix_tokens=cached,
     )
 
@@ -139,3 +140,42 @@ async def test_only_cold_siblings_behind_one_in_the_batch_are_held(queue: Any) -
     assert not _is_held(warm, [first])
     assert not _is_held(stranger, [first])
     assert not _is_held(waiting("foreign"), [first])
+
+
+def decoding(name: str, *, recent_nats: float | None, generated: int = 10, limit: int = 110) -> Any:
+    from eti_rank.runtime import request_state
+
+    made = waiting(name)
+    made.output_ids, made.sampling_params.max_new_tokens = list(range(generated)), limit
+    request_state.of(made).recent_entropy_nats = recent_nats
+    return made
+
+
+async def test_the_least_promising_request_is_retracted_first(queue: Any) -> None:
+    running = [
+        decoding("certain", recent_nats=0.01),
+        decoding("open", recent_nats=0.5),
+        decoding("unmeasured", recent_nats=None),
+    ]
+    assert [running[i].name for i in queue.retraction_order(running, NOW_S)] == [
+        "open",
+        "certain",
+        "unmeasured",
+    ]
+
+
+async def test_waiting_counts_against_retraction_too(queue: Any) -> None:
+    old, new = decoding("old", recent_nats=0.0), decoding("new", recent_nats=0.5)
+    queue.sort([old], NOW_S - 1000)
+    assert queue.retraction_order([new, old], NOW_S) == [1, 0]
+
+
+async def test_a_retracted_request_is_rated_anew(queue: Any) -> None:
+    """Its expected gain no longer counts, its own entropy does; and all its tokens are to be computed."""
+    request, other = waiting("retracted", gain=100.0), waiting("other", gain=50.0)
+    assert order(queue, request, other) == "retractedother"
+    grown = decoding("retracted", recent_nats=0.001)
+    request.output_ids, request.sampling_params = grown.output_ids, grown.sampling_params
+    request.eti_rank_state.recent_entropy_nats = 0.001
+    queue.retraction_order([request], NOW_S)
+    assert order(queue, request, other) == "otherretracted"

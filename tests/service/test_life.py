@@ -94,7 +94,7 @@ async def test_info_is_complete(serve) -> None:
     engine = info["engine"]
     assert (engine["state"], engine["reason"], engine["restarts"]) == ("ready", "the engine is ready", 0)
     assert engine["description"]["model"] == "double-v1"
-    assert engine["description"]["capabilities"] == ["label", "likelihood"]
+    assert engine["description"]["capabilities"] == ["generate", "label", "likelihood"]
 
 
 async def test_the_api_description_has_the_body(serve) -> None:

@@ -20,10 +20,13 @@ SURFACE = {
         load_settings
     """,
     "eti_rank.engine.protocol": """
-        Capability Engine EngineDescription EngineState Evidence Labels Likelihood ScoringStep score_all
+        Capability Engine EngineDescription EngineState Evidence Finish Generated GenerationStep Labels
+        Likelihood Sampling ScoringStep generate_whole score_all
     """,
     "eti_rank.engine.factory": "create_engine",
-    "eti_rank.engine.scripted": "PrefixCache Scripted VOCABULARY_SIZE hashed_logprobs",
+    "eti_rank.engine.scripted": """
+        PrefixCache Scripted VOCABULARY_SIZE hashed_logprobs hashed_report hashed_token
+    """,
     "eti_rank.engine.supervisor": "MAX_BACKOFF_S SupervisedEngine",
     "eti_rank.ranking.reranker": "RENDER_CHUNK_CHARACTERS Reranker",
     "eti_rank.service.app": "create_app",

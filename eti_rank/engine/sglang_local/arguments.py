@@ -41,31 +41,39 @@ def server_arguments(
 ) -> dict[str, Any]:
     """Keyword arguments of SGLang's `Engine`.
 
-    Steps arrive as token ids and only log-probabilities go back, so SGLang loads no tokenizer.
+    Steps arrive as token ids; SGLang loads a tokenizer only to generate text.
     """
     arguments: dict[str, Any] = {
         "model_path": checkpoint,
         "device": device,
         "dtype": dtype_of(settings, device),
-        "skip_tokenizer_init": True,
+        "skip_tokenizer_init": not settings.generation,
         "skip_server_warmup": True,
         "sleep_on_idle": True,
         "trust_remote_code": False,
         "enable_custom_logit_processor": False,
         "disable_radix_cache": not settings.radix_cache,
+        "schedule_policy": settings.schedule_policy,
         "max_running_requests": settings.max_running_requests,
         "max_total_tokens": max(settings.max_total_tokens, max_prompt_tokens + 1),
         "chunked_prefill_size": settings.chunked_prefill_tokens,
         "log_level": "error",
     }
+    is_sparse = settings.plugin and wire.ATTENTION in settings.hooks
     if device == "cpu":
         arguments |= {
-            "attention_backend": "torch_native",
+            "attention_backend": "eti_torch" if is_sparse else "torch_native",
             "disable_cuda_graph": True,
             "disable_overlap_schedule": True,
         }
     else:
-        arguments |= {"attention_backend": "flashinfer"}
+        arguments |= {
+            "attention_backend": "eti_flashinfer" if is_sparse else "flashinfer",
+            # A step that measures runs our code in every layer, which a captured graph would leave out.
+            "disable_cuda_graph": is_sparse,
+            # The hooks' report of a token is complete before the next step begins.
+            "disable_overlap_schedule": bool({wire.SAMPLING, wire.ATTENTION} & {*settings.hooks}),
+        }
     return arguments
 
 
@@ -74,8 +82,13 @@ def environment(settings: EngineSettings, device: str) -> dict[str, str]:
     variables = dict(CPU_ENVIRONMENT) if device == "cpu" else {}
     variables[MODEL_PACKAGE_VARIABLE] = os.environ.get(MODEL_PACKAGE_VARIABLE) or MODEL_PACKAGE
     if settings.plugin:
-        variables[wire.PLUGIN_VARIABLE] = wire.PluginConfig().encode()
+        variables[wire.PLUGIN_VARIABLE] = plugin_config(settings).encode()
     return variables
+
+
+def plugin_config(settings: EngineSettings) -> wire.PluginConfig:
+    """What the plugin installs; the stamp always, for without it nothing could be proved."""
+    return wire.PluginConfig(hooks=(wire.TELEMETRY, *settings.hooks))
 
 
 def dtype_of(settings: EngineSettings, device: str) -> str:

@@ -9,18 +9,22 @@ import multiprocessing.connection
 import signal
 import threading
 import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from eti_rank.engine import handshake, readout, wire
+from eti_rank.engine import generation, handshake, readout
 from eti_rank.engine.protocol import (
     Capability,
     Engine,
     EngineDescription,
     EngineState,
     Evidence,
+    Generated,
+    GenerationStep,
     ScoringStep,
 )
 from eti_rank.engine.sglang_local import arguments, forkserver, lean, plugin
@@ -29,7 +33,7 @@ from eti_rank.errors import EngineUnavailable, UnsupportedRequest
 from eti_rank.settings import EngineSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine, Iterator
     from multiprocessing.process import BaseProcess
 
     from eti_rank.engine.sglang_local.launch import LaunchedEngine
@@ -53,6 +57,7 @@ class SglangLocal(Engine):
         self._settings = settings
         self._checkpoint = checkpoint
         self._max_prompt_tokens = max_prompt_tokens
+        self._config = arguments.plugin_config(settings)
         self._device = arguments.device_of(settings)
         self._state = EngineState.NEW
         self._host: LoopThread | None = None
@@ -125,6 +130,25 @@ class SglangLocal(Engine):
         return readout.evidence(step, answer["meta_info"])
 
     @override
+    async def generate(self, step: GenerationStep) -> AsyncGenerator[Generated, None]:
+        if self._state is not EngineState.READY:
+            raise EngineUnavailable(f"the engine is {self._state}")
+        if Capability.GENERATE not in self.description.capabilities:
+            raise UnsupportedRequest("this engine was started without engine.generation, and only scores")
+        generation.check(
+            step,
+            vocabulary_size=self._vocabulary_size(),
+            max_prompt_tokens=self.description.max_prompt_tokens,
+            hooks=self.description.hooks,
+        )
+        pieces: asyncio.Queue[Generated | None] = asyncio.Queue()
+        with self._call(partial(self._pump, step, asyncio.get_running_loop(), pieces)) as task:
+            task.add_done_callback(lambda _: pieces.put_nowait(None))
+            while (piece := await pieces.get()) is not None:
+                yield piece
+            await self._outcome(task)
+
+    @override
     async def wait_down(self) -> None:
         await self._down.wait()
 
@@ -154,7 +178,7 @@ class SglangLocal(Engine):
                 launch = importlib.import_module("eti_rank.engine.sglang_local.launch")
             clock.lap("import")
             if self._settings.plugin:
-                plugin.check(["launch"])
+                plugin.check((*self._config.hooks, "launch"))
             try:
                 self._release = launch.release
                 self._engine, self._processes = launch.launch(
@@ -173,29 +197,65 @@ class SglangLocal(Engine):
 
     async def _shake_hands(self) -> tuple[str, ...]:
         answer = await self._submit(handshake.PROBE)
-        return handshake.prove(answer["meta_info"], plugin=self._settings.plugin)
+        return handshake.prove(
+            answer["meta_info"], hooks=self._config.hooks if self._settings.plugin else None
+        )
 
     async def _submit(self, step: ScoringStep) -> dict[str, Any]:
-        """One request to SGLang, failed at once when its processes die."""
-        assert self._host is not None
+        """One scoring request to SGLang, failed at once when its processes die."""
         assert self._engine is not None
+        with self._call(partial(self._engine.async_generate, **readout.request(step))) as task:
+            answer: dict[str, Any] = await self._outcome(task)
+            return answer
+
+    async def _pump(
+        self,
+        step: GenerationStep,
+        caller: asyncio.AbstractEventLoop,
+        pieces: "asyncio.Queue[Generated | None]",
+        rid: str,
+    ) -> None:
+        """Runs in the host thread: pass on what SGLang generates; closing the stream aborts the request.
+
+        SGLang goes on writing to the answers that it has given out, so they are read here.
+        """
+        assert self._engine is not None
+        cutter = generation.Pieces(step)
+        async with aclosing(
+            await self._engine.async_generate(rid=rid, **generation.request(step))
+        ) as answers:
+            async for answer in answers:
+                caller.call_soon_threadsafe(pieces.put_nowait, cutter.take(answer))
+
+    @contextmanager
+    def _call(self, request: "Callable[..., Coroutine[Any, Any, Any]]") -> "Iterator[asyncio.Task[Any]]":
+        """Run a coroutine function of SGLang's, given a request id, for as long as the context is open."""
+        assert self._host is not None
         # SGLang aborts by prefix of the id: ids of one length are never prefixes of each other.
         rid = f"{next(self._request_numbers):016x}"
-        request = self._engine.async_generate(rid=rid, **readout.request(step))
-        task = asyncio.ensure_future(self._host.await_(request))
+        task = asyncio.ensure_future(self._host.await_(request(rid=rid)))
         self._open[rid] = task
         try:
-            answer: dict[str, Any] = await task
-            return answer
+            yield task
+        finally:
+            task.cancel()
+            self._open.pop(rid, None)
+
+    async def _outcome(self, task: "asyncio.Task[Any]") -> Any:
+        """What SGLang answered.
+
+        Raises:
+            EngineUnavailable: its processes ended first.
+            UnsupportedRequest: it refuses.
+        """
+        try:
+            return await task
         except asyncio.CancelledError:
             if self._state in {EngineState.DOWN, EngineState.CLOSED} and not _being_cancelled():
                 raise EngineUnavailable("SGLang's processes ended while the step was open") from None
-            task.cancel()
             raise
         except ValueError as error:
             raise UnsupportedRequest(f"SGLang refused the step: {error}") from error
-        finally:
-            self._open.pop(rid, None)
 
     def _vocabulary_size(self) -> int:
         assert self._engine is not None
@@ -250,7 +310,9 @@ class SglangLocal(Engine):
             model=self._checkpoint,
             device=self._device,
             dtype=dtype,
-            capabilities=frozenset(Capability),
+            capabilities=frozenset(
+                each for each in Capability if each is not Capability.GENERATE or self._settings.generation
+            ),
             # One place stays free for the token that a label step samples.
             max_prompt_tokens=min(int(self._engine.tokenizer_manager.max_req_input_len), config.context_len)
             - 1,

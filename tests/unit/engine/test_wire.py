@@ -13,7 +13,7 @@ def test_plugin_config_round_trips() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "3", "{", '{"hooks": []}', '{"version": 1}', '{"version": 2, "hooks": []}'],
+    ["", "[]", "3", "{", '{"hooks": []}', '{"version": 2}', '{"version": 1, "hooks": []}'],
 )
 def test_unreadable_plugin_config_is_an_error(text: str) -> None:
     with pytest.raises(HookError, match=wire.PLUGIN_VARIABLE):
@@ -22,7 +22,7 @@ def test_unreadable_plugin_config_is_an_error(text: str) -> None:
 
 def test_unknown_key_in_plugin_config_is_an_error() -> None:
     with pytest.raises(HookError, match="hoks"):
-        wire.PluginConfig.decode('{"version": 1, "hooks": [], "hoks": 1}')
+        wire.PluginConfig.decode('{"version": 2, "hooks": [], "hoks": 1}')
 
 
 def test_stamp_round_trips_through_json_and_the_last_one_counts() -> None:

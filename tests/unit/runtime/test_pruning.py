@@ -1,7 +1,6 @@
 """The policy of block-sparse attention, without SGLang."""
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from eti_rank.control import pruning as law
 from eti_rank.engine import wire
-from eti_rank.runtime import pruning, reports
+from eti_rank.runtime import pruning
 from eti_rank.runtime.pruning import BlockPlan
 from eti_rank.runtime.request_state import RequestState
 
@@ -237,24 +236,6 @@ def test_entropy_reaches_the_threshold_through_the_state() -> None:
     assert pruning.decide(state, plan, 101, None).kept is None
     state.entropy_nats = 0.0
     assert pruning.decide(state, plan, 102, None).kept is not None
-
-
-def row(state: RequestState, generated_tokens: int, *, ends_prompt: bool = True) -> Any:
-    return SimpleNamespace(state=state, generated_tokens=generated_tokens, ends_prompt=ends_prompt)
-
-
-def test_hooks_fill_one_report_in_any_order() -> None:
-    state = state_with(control())
-    reports.record(row(state, 0, ends_prompt=False), kept_fraction=1.0)
-    assert state.reports == []
-    reports.record(row(state, 0), kept_fraction=1.0, dropped_mass=0.0)
-    reports.record(row(state, 0), entropy_nats=2.0)
-    reports.record(row(state, 1), entropy_nats=1.0)
-    reports.record(row(state, 1), kept_fraction=0.5, dropped_mass=0.1)
-    assert state.reports == [
-        wire.TokenReport(entropy_nats=2.0, kept_fraction=1.0, dropped_mass=0.0),
-        wire.TokenReport(entropy_nats=1.0, kept_fraction=0.5, dropped_mass=0.1),
-    ]
 
 
 def test_the_law_s_guards_are_the_control_s() -> None:
