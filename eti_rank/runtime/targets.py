@@ -118,6 +118,14 @@ TARGETS: Final = (
         )
         for hook in (wire.SAMPLING, wire.ATTENTION)
     ),
+    *(
+        Target(
+            hook,
+            "sglang.srt.model_executor.runner.eager_runner.EagerRunner.load_batch",
+            ("self", "forward_batch", "pp_proxy_tensors", "kwargs"),
+        )
+        for hook in (wire.SAMPLING, wire.ATTENTION)
+    ),
     Target(wire.ATTENTION, "sglang.srt.arg_groups.choices.add_attention_backend_choices", None),
     Target(wire.ATTENTION, "sglang.srt.arg_groups.choices.ATTENTION_BACKEND_CHOICES", None),
     Target(wire.ATTENTION, f"{_ATTENTION}.attention_registry.register_attention_backend", ("name",)),

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 import pytest_asyncio
 import torch
 
-from eti_rank.engine import wire
+from eti_rank.engine import generation, wire
 from eti_rank.engine.protocol import Generated, GenerationStep, Labels, Sampling, ScoringStep, generate_whole
 from eti_rank.engine.sglang_local import SglangLocal
 from eti_rank.engine.wire import DecodingControl, PruningControl
@@ -133,6 +135,22 @@ async def test_kv_written_while_dense_serves_others(engine: SglangLocal) -> None
     assert evidence.cached_tokens > 200 + 20
 
 
+async def test_nor_does_that_of_an_aborted_request(engine: SglangLocal) -> None:
+    await engine.flush_cache()
+    written: tuple[int, ...] = ()
+    async with aclosing(engine.generate(step("left", tokens=200, **SPARSE))) as pieces:
+        async for piece in pieces:
+            written += piece.token_ids
+            if len(written) > 20:
+                break
+    async with asyncio.timeout(5):
+        while engine.unfinished_requests:
+            await asyncio.sleep(0.05)
+    longer = step("longer").token_ids + written + (7, 8, 9)
+    evidence = await engine.score(ScoringStep(step_id="more", token_ids=longer, readout=Labels((5,))))
+    assert evidence.cached_tokens == 200
+
+
 async def test_rows_that_do_not_prune_are_as_if_alone(engine: SglangLocal) -> None:
     singles = [await alone(engine, step(f"d{seed}", seed=seed)) for seed in range(3)]
     await engine.flush_cache()
@@ -149,7 +167,7 @@ async def test_rows_that_do_not_prune_are_as_if_alone(engine: SglangLocal) -> No
 
 
 async def test_each_request_has_its_own_control(engine: SglangLocal) -> None:
-    few, many = step("few", seed=1, min_blocks=4), step("many", seed=1, min_blocks=12)
+    few, many = step("few", seed=1, min_blocks=4), step("many", seed=2, min_blocks=12)
     singles = [await alone(engine, few), await alone(engine, many)]
     await engine.flush_cache()
     both = await asyncio.gather(generate_whole(engine, few), generate_whole(engine, many))
@@ -195,27 +213,39 @@ async def test_model_surprisal_without_log_probabilities_is_refused(engine: Sgla
 
 
 async def test_a_chunked_prompt_is_measured_at_its_end(tiny_llama: Path) -> None:
+    one = step("sparse", prompt_tokens=220, **SPARSE)  # the last chunk holds 28 tokens, the window 16
     hooks = ["sampling", "attention"]
     async with started(tiny_llama, generation=True, hooks=hooks, chunked_prefill_tokens=64) as chunked:
-        in_chunks = await generate_whole(chunked, step("chunked", **SPARSE))
+        in_chunks = await generate_whole(chunked, one)
     async with started(tiny_llama, generation=True, hooks=["attention"]) as unmeasured:
-        whole = await generate_whole(unmeasured, step("whole", **SPARSE))
+        whole = await generate_whole(unmeasured, one)
     assert in_chunks.token_ids == whole.token_ids
     assert kept(in_chunks) == kept(whole)
+    assert kept(whole)[1] < 0.3
+    assert [r.dropped_mass for r in in_chunks.reports] == pytest.approx(
+        [r.dropped_mass for r in whole.reports], abs=1e-4
+    )
     assert all(report.entropy_nats is None for report in whole.reports)  # the other hook is off
 
 
-async def test_retracted_requests_come_back(tiny_llama: Path) -> None:
-    """A pool too small for all: requests are retracted, prefilled anew and still end."""
+async def test_a_retracted_request_sees_everything_once_more_and_goes_on(tiny_llama: Path) -> None:
+    """SGLang hopes that requests end early, and admits two whose KV cache has no room when they do not."""
     hooks = ["sampling", "attention"]
-    async with started(tiny_llama, generation=True, hooks=hooks, max_total_tokens=900) as small:
-        steps = [step(f"r{seed}", seed=seed, tokens=150, prompt_tokens=120, **SPARSE) for seed in range(6)]
-        generated = await asyncio.gather(*(generate_whole(small, one) for one in steps))
-    for one in generated:
-        assert len(one.token_ids) == len(one.reports) == 150
-        assert min(kept(one)) < 0.5
-    # A request that was prefilled again has seen everything once more at that token.
-    assert any(kept(one)[1:].count(1.0) for one in generated)
+    async with started(tiny_llama, generation=True, hooks=hooks, max_total_tokens=520) as small:
+        steps = [step(f"{n}", seed=n, tokens=180, prompt_tokens=112, **SPARSE) for n in range(3)]
+        hopeful = [replace(one, sampling=Sampling(temperature=0.0)) for one in steps]
+        asked = [generation.request(one) | {"stream": False} for one in hopeful]
+        assert small._engine is not None
+        assert small._host is not None
+        calls = [small._host.await_(small._engine.async_generate(**each)) for each in asked]
+        answers = await asyncio.gather(*calls)
+    assert any(answer["meta_info"]["num_retractions"] for answer in answers)
+    for answer in answers:
+        fractions = [report.kept_fraction for report in wire.decode_reports(answer["meta_info"])]
+        assert len(fractions) == len(answer["output_ids"])
+        # dense: the first token, and the one after each retraction; all others leave blocks out
+        assert fractions.count(1.0) == 1 + answer["meta_info"]["num_retractions"]
+        assert min(fractions) == fractions[1] == pytest.approx(7 / 15)
 
 
 async def test_pruning_without_the_hook_is_refused(tiny_llama: Path) -> None:
