@@ -46,6 +46,7 @@ _TOKENIZER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
 _FORWARD_BATCH = "sglang.srt.model_executor.forward_batch_info.ForwardBatch"
 _ATTENTION = "sglang.srt.layers.attention"
 _TORCH_BACKEND = f"{_ATTENTION}.torch_native_backend.TorchNativeAttnBackend"
+_FLASHINFER = f"{_ATTENTION}.flashinfer_backend"
 _ATTEND_ARGUMENTS = ("self", "q", "k", "v", "layer", "forward_batch", "save_kv_cache")
 _POOL_ARGUMENTS = (
     "self",
@@ -139,6 +140,50 @@ TARGETS: Final = (
         (*_POOL_ARGUMENTS, "extend_prefix_lens", "extend_seq_lens", *_SDPA_OPTIONS),
     ),
     Target(wire.ATTENTION, f"{_TORCH_BACKEND}._run_sdpa_forward_decode", (*_POOL_ARGUMENTS, *_SDPA_OPTIONS)),
+    Target(
+        wire.ATTENTION,
+        f"{_FLASHINFER}.FlashInferAttnBackend.init_forward_metadata",
+        ("self", "forward_batch"),
+    ),
+    Target(wire.ATTENTION, f"{_FLASHINFER}.FlashInferAttnBackend.forward_extend", _ATTEND_ARGUMENTS),
+    Target(wire.ATTENTION, f"{_FLASHINFER}.FlashInferAttnBackend.forward_decode", _ATTEND_ARGUMENTS),
+    Target(wire.ATTENTION, f"{_FLASHINFER}.DecodeMetadata", ("decode_wrappers", "swa_out_cache_loc")),
+    Target(
+        wire.ATTENTION,
+        f"{_FLASHINFER}.FlashInferIndicesUpdaterDecode.call_begin_forward",
+        (
+            "self",
+            "wrapper",
+            "paged_kernel_lens",
+            "paged_kernel_lens_sum",
+            "kv_indptr",
+            "kv_start_idx",
+            "spec_info",
+            "seq_lens_cpu",
+            "use_sliding_window_kv_pool",
+            "fixed_split_size",
+            "disable_split_kv",
+            "plan",
+            "req_pool_indices",
+        ),
+    ),
+    Target(
+        wire.ATTENTION,
+        "sglang.srt.mem_cache.kv_index_translator.KVIndexTranslator.pack_read_stream",
+        (
+            "self",
+            "plan",
+            "req_pool_indices",
+            "seq_lens",
+            "indptr",
+            "out",
+            "kv_start_idx",
+            "kind",
+            "token_mapping",
+            "num_token_blocks",
+            "kv_lens_sum",
+        ),
+    ),
     Target(
         wire.ATTENTION,
         "sglang.srt.mem_cache.common.release_kv_cache",

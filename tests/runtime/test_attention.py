@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import pytest_asyncio
 import torch
@@ -349,3 +350,45 @@ async def test_a_backend_that_may_not_prune_says_so(engine: SglangLocal) -> None
     assert state.refusal == "it cannot; the request attends to everything"
     assert state.reports == [wire.TokenReport(kept_fraction=1.0, dropped_mass=0.0)]
     assert wire.ATTENTION in state.ran
+
+
+async def test_flashinfer_is_planned_with_what_is_kept(engine: SglangLocal) -> None:
+    """SGLang's own planner on a CPU, up to the call of FlashInfer's wrapper."""
+    from sglang.srt.layers.attention import flashinfer_backend as theirs
+
+    from eti_rank.runtime.attention.flashinfer_backend import EtiFlashInferBackend
+
+    table = torch.arange(100, 400).reshape(3, 100)
+    calls: list[tuple[Any, ...]] = []
+
+    def pack(_plan: Any, *, req_pool_indices: Any, seq_lens: Any, indptr: Any, out: Any, **_: Any) -> None:
+        assert indptr.tolist() == [0, 5, 9]
+        rows = zip(req_pool_indices.tolist(), seq_lens.tolist(), strict=True)
+        out[:] = torch.cat([table[row, :length] for row, length in rows])
+
+    updater = object.__new__(theirs.FlashInferIndicesUpdaterDecode)
+    updater.kv_indptr, updater.kv_last_page_len = [torch.zeros(9, dtype=torch.int32)], torch.ones(8)
+    updater.num_qo_heads, updater.num_kv_heads, updater.head_dim = 4, 2, 16
+    updater.data_type = updater.q_data_type = torch.float16
+    ours = object.__new__(EtiFlashInferBackend)
+    ours.kv_index_translator = SimpleNamespace(pack_read_stream=pack, reads_are_translated=False)
+    ours.decode_wrappers = [
+        SimpleNamespace(is_cuda_graph_enabled=False, begin_forward=lambda *args, **_: calls.append(args))
+    ]
+    ours.indices_updater_decode, ours.decode_split_tile_size = updater, None
+    updater.attn_backend = ours
+    batch = SimpleNamespace(
+        batch_size=2,
+        seq_lens=torch.tensor([5, 4]),
+        seq_lens_cpu=torch.tensor([5, 4]),
+        seq_lens_sum=9,
+        req_pool_indices=torch.tensor([2, 0]),
+        kv_loc_plan=None,
+    )
+    ours._plan_batch(batch, (np.array([0, 3, 4]), None))
+    ((indptr, indices, pages, heads, key_heads, width, page_size),) = calls
+    assert indptr.tolist() == [0, 3, 7]
+    assert indices.tolist() == [300, 303, 304, 100, 101, 102, 103]
+    assert (len(pages), heads, key_heads, width, page_size) == (2, 4, 2, 16, 1)
+    assert theirs.global_override_indptr_cpu is None
+    assert ours.forward_metadata.decode_wrappers is ours.decode_wrappers
