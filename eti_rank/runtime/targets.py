@@ -127,6 +127,11 @@ TARGETS: Final = (
         )
         for hook in (wire.SAMPLING, wire.ATTENTION)
     ),
+    Target(
+        wire.ATTENTION,
+        "sglang.srt.managers.schedule_batch.Req._compute_max_prefix_len",
+        ("self", "input_len"),
+    ),
     Target(wire.ATTENTION, "sglang.srt.arg_groups.choices.add_attention_backend_choices", None),
     Target(wire.ATTENTION, "sglang.srt.arg_groups.choices.ATTENTION_BACKEND_CHOICES", None),
     Target(wire.ATTENTION, f"{_ATTENTION}.attention_registry.register_attention_backend", ("name",)),

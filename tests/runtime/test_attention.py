@@ -182,11 +182,14 @@ async def test_every_so_many_tokens_one_sees_everything(engine: SglangLocal) -> 
     assert dense_at == [0, 4, 8, 12, 16, 20]
 
 
-async def test_a_cached_prompt_is_measured_by_what_is_computed_of_it(engine: SglangLocal) -> None:
-    await alone(engine, step("first"))
-    again = await generate_whole(engine, step("again", **SPARSE))
-    assert again.cached_tokens == 199
-    assert kept(again)[1] == pytest.approx(7 / 26)
+async def test_a_cached_prompt_is_pruned_like_a_cold_one(engine: SglangLocal) -> None:
+    cold = await alone(engine, step("cold", **SPARSE))
+    cached = await generate_whole(engine, step("cached", **SPARSE))
+    assert cached.cached_tokens == 200 - 16  # all but the window
+    assert cached.token_ids == cold.token_ids
+    assert [r.dropped_mass for r in cached.reports] == pytest.approx(
+        [r.dropped_mass for r in cold.reports], abs=1e-4
+    )
 
 
 async def test_protected_tokens_and_surprisal(engine: SglangLocal) -> None:
