@@ -39,6 +39,17 @@ class ModelSettings(_Section):
     """Refuse to serve a model whose golden scores do not match its profile."""
 
 
+class SpeculativeSettings(_Section):
+    """SGLang's speculative decoding, for requests that generate."""
+
+    algorithm: Literal["off", "ngram", "draft"] = "off"
+    """`ngram` drafts from what was generated before, `draft` from a smaller model."""
+    draft_model: str | None = None
+    """Checkpoint folder or hub name of the model that drafts."""
+    draft_tokens: int = Field(default=4, ge=2)
+    """Tokens that are drafted and then verified at once."""
+
+
 class EngineSettings(_Section):
     """The runtime below."""
 
@@ -54,6 +65,7 @@ class EngineSettings(_Section):
     """Which of the hooks the plugin installs, each on its own."""
     generation: bool = False
     """Load the model's tokenizer in SGLang, so that it can generate; costs seconds of the start."""
+    speculative: SpeculativeSettings = SpeculativeSettings()
     radix_cache: bool = True
     max_running_requests: int = Field(default=16, ge=1)
     max_total_tokens: int = Field(default=16384, ge=256)

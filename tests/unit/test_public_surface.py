@@ -16,7 +16,8 @@ SURFACE = {
         UnsupportedRequest
     """,
     "eti_rank.settings": """
-        EngineSettings LimitSettings ModelSettings PREFIX STANDALONE ServiceSettings Settings cache_folder
+        EngineSettings LimitSettings ModelSettings PREFIX STANDALONE ServiceSettings Settings
+        SpeculativeSettings cache_folder
         load_settings
     """,
     "eti_rank.engine.protocol": """

@@ -6,7 +6,7 @@ from typing import Any
 from eti_rank.engine import wire
 from eti_rank.environment.devices import cuda_device_present
 from eti_rank.errors import ConfigurationError
-from eti_rank.settings import EngineSettings
+from eti_rank.settings import EngineSettings, SpeculativeSettings
 
 CPU_ENVIRONMENT = {"SGLANG_USE_CPU_ENGINE": "1"}
 MODEL_PACKAGE_VARIABLE = "SGLANG_EXTERNAL_MODEL_PACKAGE"
@@ -59,6 +59,7 @@ def server_arguments(
         "chunked_prefill_size": settings.chunked_prefill_tokens,
         "log_level": "error",
     }
+    arguments |= speculative_arguments(settings.speculative, device)
     if device == "cpu":
         arguments |= {
             "attention_backend": "torch_native",
@@ -72,6 +73,32 @@ def server_arguments(
             "disable_overlap_schedule": wire.SAMPLING in settings.hooks,
         }
     return arguments
+
+
+def speculative_arguments(settings: SpeculativeSettings, device: str) -> dict[str, Any]:
+    """Arguments of SGLang's speculative decoding; none where it is off.
+
+    Raises:
+        ConfigurationError: it is on, and cannot work here.
+    """
+    if settings.algorithm == "off":
+        return {}
+    if device == "cpu":
+        raise ConfigurationError(
+            f"engine.speculative.algorithm is {settings.algorithm}, and SGLang's kernels for it need CUDA; "
+            "use off on a CPU"
+        )
+    drafted = {"speculative_num_draft_tokens": settings.draft_tokens}
+    if settings.algorithm == "ngram":
+        return drafted | {"speculative_algorithm": "NGRAM"}
+    if settings.draft_model is None:
+        raise ConfigurationError("engine.speculative.algorithm is draft, and draft_model names no model")
+    return drafted | {
+        "speculative_algorithm": "STANDALONE",
+        "speculative_draft_model_path": settings.draft_model,
+        "speculative_num_steps": settings.draft_tokens - 1,
+        "speculative_eagle_topk": 1,
+    }
 
 
 def environment(settings: EngineSettings, device: str) -> dict[str, str]:

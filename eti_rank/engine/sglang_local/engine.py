@@ -135,6 +135,10 @@ class SglangLocal(Engine):
             raise EngineUnavailable(f"the engine is {self._state}")
         if Capability.GENERATE not in self.description.capabilities:
             raise UnsupportedRequest("this engine was started without engine.generation, and only scores")
+        if step.control is not None and self._settings.speculative.algorithm != "off":
+            raise UnsupportedRequest(
+                "drafted tokens are verified past the hooks: a control needs engine.speculative.algorithm off"
+            )
         generation.check(
             step,
             vocabulary_size=self._vocabulary_size(),
