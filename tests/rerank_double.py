@@ -136,7 +136,7 @@ class DoubleModel:
     def golden_pairs(self) -> list[tuple[str, str]]:
         return [(query, document) for query, document, _ in self.golden]
 
-    def check_golden(self, scores: Sequence[float]) -> None:
+    def check_golden(self, scores: Sequence[float], *, dtype: str) -> None:
         for (_, document, expected), score in zip(self.golden, scores, strict=True):
             if abs(expected - score) > 1e-3:
                 raise ProfileError(f"golden score of {document!r} is {score:.4f}, not {expected}")

@@ -29,4 +29,4 @@ async def check_golden_scores(engine: Engine, model: "RerankModel") -> None:
             )
         )
     evidence = await score_all(engine, steps)
-    model.check_golden([model.raw_score(one.logprobs) for one in evidence])
+    model.check_golden([model.raw_score(one.logprobs) for one in evidence], dtype=engine.description.dtype)

@@ -1,5 +1,6 @@
 """`eti-rank doctor`: rows for what there is and what there is not."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 
 from eti_rank.cli import findings
 from eti_rank.cli.findings import State
-from eti_rank.models import embedded
+from eti_rank.models import conversion, embedded
 from eti_rank.runtime.targets import TargetReport
 from eti_rank.settings import EngineSettings, ModelSettings
 
@@ -80,15 +81,19 @@ def test_the_embedded_model_is_found_in_each_of_its_states(monkeypatch, tmp_path
 
     folder = tmp_path / "models" / f"smollm2-135m-instruct-{package.version}-{embedded.CONVERSION}"
     folder.mkdir(parents=True)
-    (folder / "weights").write_bytes(b"good")
-    manifest = {"weights": {"bytes": 4, "sha256": embedded.sha256(folder / "weights")}}
-    (folder / embedded.MANIFEST).write_text(json.dumps(manifest))
+    checksums = {}
+    for name, content in (("model.safetensors", b"good"), ("tokenizer.json", b"{}")):
+        (folder / name).write_bytes(content)
+        checksums[name] = {"bytes": len(content), "sha256": conversion.sha256_of(folder / name)}
+    (folder / conversion.MANIFEST).write_text(json.dumps(checksums))
+    small = dataclasses.replace(package, pinned={name: row["sha256"] for name, row in checksums.items()})
+    monkeypatch.setitem(embedded.MODELS, "smollm2-135m-instruct", small)
     converted = findings._model(ModelSettings())
     assert (converted.state, "verified" in converted.detail) == (State.OK, True)
 
-    (folder / "weights").write_bytes(b"evil")
+    (folder / "model.safetensors").write_bytes(b"evil")
     damaged = findings._model(ModelSettings())
-    assert (damaged.state, "weights has another checksum" in damaged.detail) == (State.MISSING, True)
+    assert (damaged.state, "has another checksum" in damaged.detail) == (State.MISSING, True)
 
 
 def test_an_unknown_profile_is_missing_and_another_one_is_left_to_the_start() -> None:

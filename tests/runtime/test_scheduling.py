@@ -111,14 +111,31 @@ async def test_the_scheduler_serves_gain_first(tiny_llama: Path) -> None:
     assert sorted(high)[len(high) // 2] < sorted(low)[len(low) // 4]
 
 
-@pytest.mark.parametrize("plugin", [True, False])
-async def test_siblings_wait_until_one_has_warmed_their_prefix(tiny_llama: Path, plugin: bool) -> None:
-    async with started(tiny_llama, plugin=plugin) as engine:
-        await engine.score(step("warm-up", (7, 8, 9)))
+async def test_siblings_wait_until_one_has_warmed_their_prefix(tiny_llama: Path) -> None:
+    async with started(tiny_llama) as engine:
+        busy = step("busy", tuple(500 + n for n in range(500)) * 2)  # so that the others meet in the queue
         steps = [step(f"s{n}", (*PREFIX, 30 + n, 40 + n), shared_prefix_tokens=len(PREFIX)) for n in range(8)]
-        evidence: list[Evidence] = await score_all(engine, steps)
-    computed = sum(one.prompt_tokens - one.cached_tokens for one in evidence)
-    if plugin:
-        assert computed < len(PREFIX) + 8 * 8
-    else:
-        assert computed > 2 * len(PREFIX)  # what holding them saves
+        evidence: list[Evidence] = await score_all(engine, [busy, *steps])
+    computed = sum(one.prompt_tokens - one.cached_tokens for one in evidence[1:])
+    assert computed < len(PREFIX) + 8 * 8
+
+
+async def test_only_cold_siblings_behind_one_in_the_batch_are_held(queue: Any) -> None:
+    from eti_rank.runtime.scheduling import _is_held
+
+    def sibling(name: str, tokens: list[int], *, prefix_len: int = 0) -> Any:
+        made = waiting(name)
+        made.origin_input_ids, made.prefix_len = tokens, prefix_len
+        told = wire.StepParams(arrived_s=NOW_S, shared_prefix_tokens=50)
+        made.sampling_params.custom_params = told.encode()
+        return made
+
+    shared = list(range(50))
+    first, second = sibling("a", [*shared, 60]), sibling("b", [*shared, 61])
+    warm, stranger = sibling("c", [*shared, 62], prefix_len=50), sibling("d", list(range(7, 60)))
+    queue.sort([first, second, warm, stranger], NOW_S)
+    assert not _is_held(first, [])
+    assert _is_held(second, [first])
+    assert not _is_held(warm, [first])
+    assert not _is_held(stranger, [first])
+    assert not _is_held(waiting("foreign"), [first])
