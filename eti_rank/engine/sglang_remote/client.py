@@ -1,0 +1,189 @@
+"""One worker's HTTP interface, as far as it is used: SGLang's own, or that of SGLang's router.
+
+Every answer is what was asked for, or UnsupportedRequest (the step is wrong), or a kind of WorkerFault
+(the worker is). Texts of errors may reach callers of the service, so they do not name the worker.
+"""
+
+from http import HTTPStatus
+from typing import Any, Final
+
+import httpx
+
+from eti_rank.engine.sglang_remote.faults import WorkerBusy, WorkerFault, WorkerLost
+from eti_rank.errors import ConfigurationError, UnsupportedRequest
+from eti_rank.settings import RemoteSettings
+
+BUSY: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
+"""Client errors by which a router asks to come back later."""
+ABOUT_US: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
+"""Client errors that say nothing about the step: wrong key, or not an SGLang server at all."""
+SHOWN_CHARACTERS: Final = 300
+"""Start of a worker's message that goes into ours."""
+
+
+class WorkerClient:
+    """Speaks to one worker or router.
+
+    Args:
+        url: its base URL.
+        settings: timeouts, limits and key.
+
+    Raises:
+        ConfigurationError: not an ``http`` or ``https`` URL with a host and without a password.
+    """
+
+    def __init__(self, url: str, settings: RemoteSettings) -> None:
+        self.url = url.rstrip("/")
+        self.is_router = False
+        self._settings = settings
+        key = settings.api_key
+        limits = httpx.Limits(
+            max_connections=settings.max_connections,
+            max_keepalive_connections=settings.max_connections,
+            keepalive_expiry=settings.keepalive_s,
+        )
+        # A transport of our own: proxies of the environment are not for machines of a cluster.
+        self._http = httpx.AsyncClient(
+            base_url=_base_url(url),
+            transport=httpx.AsyncHTTPTransport(limits=limits),
+            headers={"Authorization": f"Bearer {key.get_secret_value()}"} if key else {},
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def generate(self, body: dict[str, Any], *, timeout_s: float) -> dict[str, Any]:
+        """Run one step; its ``meta_info``.
+
+        Raises:
+            UnsupportedRequest: the worker refuses the step.
+            WorkerFault: the worker is at fault.
+        """
+        answer = _decoded(await self._send("POST", "/generate", timeout_s=timeout_s, json=body))
+        meta_info = answer.get("meta_info") if isinstance(answer, dict) else None
+        if not isinstance(meta_info, dict):
+            raise WorkerFault("/generate was answered without meta_info; is it an SGLang server?")
+        return meta_info
+
+    async def abort(self, rid: str) -> None:
+        """Let the worker drop a step.
+
+        Raises:
+            EngineError: it did not take that; it notices the closed connection all the same, later.
+        """
+        await self._send(
+            "POST", "/abort_request", timeout_s=self._settings.connect_timeout_s, json={"rid": rid}
+        )
+
+    async def check_health(self) -> None:
+        """Ask whether it answers and takes steps.
+
+        A router's own ``/health`` says only that the router runs; its ``/readiness`` counts its workers.
+
+        Raises:
+            EngineError: it does not.
+        """
+        path = "/readiness" if self.is_router else "/health"
+        await self._send("GET", path, timeout_s=self._settings.health_timeout_s)
+
+    async def flush_cache(self, timeout_s: float) -> None:
+        """Empty the radix cache, or those of all workers of a router.
+
+        Raises:
+            EngineError: it refuses, as it does while steps are open.
+        """
+        path = f"/flush_cache?timeout={timeout_s:g}"
+        await self._send("POST", path, timeout_s=self._settings.health_timeout_s + timeout_s)
+
+    async def info(self, name: str) -> dict[str, Any]:
+        """``model_info`` or ``server_info``; a router may know them by their older names, with ``get_``.
+
+        Raises:
+            EngineError: it does not answer so.
+        """
+        for path in (f"/{name}", f"/get_{name}"):
+            response = await self._request("GET", path, timeout_s=self._settings.health_timeout_s)
+            if response.status_code != HTTPStatus.NOT_FOUND:
+                break
+        found = _decoded(_checked(response))
+        if not isinstance(found, dict):
+            raise WorkerFault(f"{path} was answered with something else than an object")
+        return found
+
+    async def workers_behind(self) -> list[dict[str, Any]] | None:
+        """What a router lists as its workers; None for a worker. Sets `is_router`.
+
+        Raises:
+            EngineError: it does not answer.
+        """
+        response = await self._request("GET", "/workers", timeout_s=self._settings.health_timeout_s)
+        self.is_router = response.status_code != HTTPStatus.NOT_FOUND
+        if not self.is_router:
+            return None
+        listed = _decoded(_checked(response))
+        workers = listed.get("workers") if isinstance(listed, dict) else None
+        if not isinstance(workers, list):
+            raise WorkerFault("/workers was answered without a list of workers")
+        return workers
+
+    async def _send(
+        self, method: str, path: str, *, timeout_s: float, json: dict[str, Any] | None = None
+    ) -> httpx.Response:
+        return _checked(await self._request(method, path, timeout_s=timeout_s, json=json))
+
+    async def _request(
+        self, method: str, path: str, *, timeout_s: float, json: dict[str, Any] | None = None
+    ) -> httpx.Response:
+        connect_s = self._settings.connect_timeout_s
+        timeout = httpx.Timeout(timeout_s, connect=connect_s, pool=None)
+        try:
+            return await self._http.request(method, path, json=json, timeout=timeout)
+        except httpx.TimeoutException as error:
+            waited_s = connect_s if isinstance(error, httpx.ConnectTimeout) else timeout_s
+            raise WorkerLost(f"{path} was not answered within {waited_s:g} s") from error
+        except httpx.HTTPError as error:
+            raise WorkerLost(f"{path} was not answered: {str(error) or type(error).__name__}") from error
+
+
+def _base_url(url: str) -> httpx.URL:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ConfigurationError(f"engine.remote.urls: {url!r} is not a URL: {error}") from None
+    if parsed.scheme not in {"http", "https"} or not parsed.host or parsed.userinfo:
+        named = str(parsed.copy_with(userinfo=b""))
+        raise ConfigurationError(
+            f"engine.remote.urls: a worker is named http://host:port, with https too, but without a "
+            f"password; not {named!r}"
+        )
+    return parsed
+
+
+def _checked(response: httpx.Response) -> httpx.Response:
+    if response.is_success:
+        return response
+    status, message = response.status_code, _message(response)
+    if response.is_client_error and status not in BUSY | ABOUT_US:
+        raise UnsupportedRequest(f"SGLang refused the step: {message}")
+    said = f"{response.url.path} was answered with {status}: {message}"
+    raise WorkerBusy(said) if status in BUSY else WorkerFault(said)
+
+
+def _decoded(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError:
+        raise WorkerFault(f"{response.url.path} was answered with something else than JSON") from None
+
+
+def _message(response: httpx.Response) -> str:
+    """What SGLang or a router says went wrong: in `message`, `error` or `error.message`."""
+    try:
+        said = response.json()
+    except ValueError:
+        said = response.text
+    for key in ("error", "message"):
+        if isinstance(said, dict) and key in said:
+            said = said[key]
+    return " ".join(str(said).split())[:SHOWN_CHARACTERS] or "no reason given"
