@@ -1,9 +1,9 @@
 """What can be wrong with a worker, as opposed to a step. None of it leaves the engine.
 
-    EngineUnavailable
-    └── WorkerFault         another worker may do the step, or this one later
-        ├── WorkerLost      no answer: not reachable, cut off, or silent for too long
-        └── WorkerBusy      it asks to come back later; nothing is wrong with it
+EngineUnavailable
+└── WorkerFault         another worker may do the step, or this one later
+    ├── WorkerLost      no answer: not reachable, cut off, or silent for too long
+    └── WorkerBusy      it asks to come back later; nothing is wrong with it
 """
 
 from eti_rank.errors import EngineUnavailable
