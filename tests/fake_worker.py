@@ -70,6 +70,7 @@ class FakeWorker:
         self.open: dict[str, asyncio.Future[None]] = {}
         self._loop = asyncio.new_event_loop()
         self._runner: web.AppRunner | None = None
+        self._handlers: set[asyncio.Task[Any]] = set()
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -125,8 +126,8 @@ class FakeWorker:
         await web.SockSite(self._runner, self._socket).start()
 
     async def _kill(self) -> None:
-        self._socket.close()
         if self._runner is None:
+            self._socket.close()
             return
         runner, self._runner = self._runner, None
         assert runner.server is not None
@@ -136,12 +137,19 @@ class FakeWorker:
             if connection.transport is not None:
                 connection.transport.abort()
         self._engine.kill()
+        for handler in self._handlers:
+            handler.cancel()
         await runner.cleanup()
+        self._socket.close()
 
     @web.middleware
     async def _gate(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
+        task = asyncio.current_task()
+        assert task is not None
+        self._handlers.add(task)
+        task.add_done_callback(self._handlers.discard)
         if self.silent:
             await asyncio.Future()
         wanted = f"Bearer {self.api_key}" if self.api_key else None

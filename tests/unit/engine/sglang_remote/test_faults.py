@@ -153,7 +153,7 @@ async def test_open_steps_leave_a_worker_that_falls_silent(
 ) -> None:
     async with started(tmp_path, *pair, health_timeout_s=0.3) as engine:
         await engine.score(step(0, shared=PREFERRED))
-        preferred, other = in_order(pair)
+        preferred, _ = in_order(pair)
         preferred.outcomes = [SILENCE] * 2
         tasks = [asyncio.create_task(engine.score(step(n, shared=PREFERRED))) for n in (1, 2)]
         await until(lambda: bool(preferred.open))
