@@ -4,8 +4,10 @@ It runs in a thread of its own on a loopback port and can die, come back, fall s
 """
 
 import asyncio
+import atexit
 import json
 import socket
+import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -17,8 +19,9 @@ from aiohttp import web
 from eti_rank import __version__
 from eti_rank.engine import wire
 from eti_rank.engine.handshake import PROBE
-from eti_rank.engine.protocol import Labels, Likelihood, ScoringStep
+from eti_rank.engine.protocol import Engine, Labels, Likelihood, ScoringStep
 from eti_rank.engine.scripted import VOCABULARY_SIZE, Scripted
+from eti_rank.engine.sglang_remote import SglangRemote
 from eti_rank.errors import EngineError, UnsupportedRequest
 from eti_rank.settings import EngineSettings
 
@@ -242,3 +245,24 @@ def running(*workers: FakeWorker) -> Iterator[None]:
     finally:
         for worker in workers:
             worker.close()
+
+
+_by_url: dict[str, FakeWorker] = {}
+
+
+def engine_on_fake_worker() -> SglangRemote:
+    """A new engine on a worker of its own, for the engines' contract."""
+    worker = FakeWorker(token_s=0.0002).start()
+    _by_url[worker.url] = worker
+    atexit.register(worker.close)
+    folder = Path(tempfile.mkdtemp(prefix="eti-rank-"))
+    remote = {"urls": [worker.url], "health_interval_s": 0.1, "down_after_s": 0.2}
+    settings = EngineSettings.model_validate({"kind": "sglang_remote", "remote": remote})
+    return SglangRemote(settings, write_config(folder), 256)
+
+
+def kill_fake_worker(engine: Engine) -> None:
+    """Let the worker of `engine_on_fake_worker` die."""
+    assert isinstance(engine, SglangRemote)
+    for url in engine.workers:
+        _by_url[url].kill()

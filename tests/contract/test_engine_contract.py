@@ -31,6 +31,7 @@ from eti_rank.engine.scripted import Scripted
 from eti_rank.engine.sglang_local import SglangLocal
 from eti_rank.errors import EngineUnavailable, UnsupportedRequest
 from eti_rank.settings import EngineSettings
+from tests.fake_worker import engine_on_fake_worker, kill_fake_worker
 from tests.tiny_models import make_tiny_checkpoint
 
 LABELS = Labels((11, 12))
@@ -65,6 +66,7 @@ def kill_scheduler(engine: Engine) -> None:
 
 ENGINES = [
     pytest.param(EngineCase(scripted, lambda engine: engine.kill()), id="scripted"),
+    pytest.param(EngineCase(engine_on_fake_worker, kill_fake_worker), id="sglang_remote on a fake worker"),
     pytest.param(EngineCase(sglang_local, kill_scheduler), id="sglang_local", marks=pytest.mark.runtime),
 ]
 
