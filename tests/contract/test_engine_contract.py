@@ -33,6 +33,7 @@ from eti_rank.errors import EngineUnavailable, UnsupportedRequest
 from eti_rank.settings import EngineSettings
 from tests.fake_worker import engine_on_fake_worker, kill_fake_worker
 from tests.tiny_models import make_tiny_checkpoint
+from tests.worker_process import engine_on_worker_process, kill_worker_process
 
 LABELS = Labels((11, 12))
 FAILS_WITHIN_S = 5.0
@@ -68,6 +69,11 @@ ENGINES = [
     pytest.param(EngineCase(scripted, lambda engine: engine.kill()), id="scripted"),
     pytest.param(EngineCase(engine_on_fake_worker, kill_fake_worker), id="sglang_remote on a fake worker"),
     pytest.param(EngineCase(sglang_local, kill_scheduler), id="sglang_local", marks=pytest.mark.runtime),
+    pytest.param(
+        EngineCase(engine_on_worker_process, kill_worker_process),
+        id="sglang_remote",
+        marks=pytest.mark.runtime,
+    ),
 ]
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
