@@ -64,8 +64,8 @@ class FakeWorker:
         """Nothing is answered any more."""
         self.outcomes: list[int | str] = []
         """Of the next steps, probes excepted: an HTTP status, DROP or SILENCE; then all go well."""
-        self.behind: list[dict[str, Any]] | None = None
-        """What a router lists as its workers; None for a worker."""
+        self.behind: list[FakeWorker] | None = None
+        """A router's workers, all of which it takes for healthy; None for a worker."""
         self.bodies: list[dict[str, Any]] = []
         """Of all steps, probes excepted."""
         self.aborted: list[str] = []
@@ -73,7 +73,6 @@ class FakeWorker:
         self.open: dict[str, asyncio.Future[None]] = {}
         self._loop = asyncio.new_event_loop()
         self._runner: web.AppRunner | None = None
-        self._handlers: set[asyncio.Task[Any]] = set()
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -111,17 +110,15 @@ class FakeWorker:
         self._engine = Scripted(settings, "fake", 512, token_s=self.token_s)
         await self._engine.start()
         app = web.Application(middlewares=[self._gate])
-        prefix = "/get_" if self.behind is not None else "/"
         app.router.add_get("/health", self._health)
-        app.router.add_get(prefix + "model_info", self._info)
-        app.router.add_get(prefix + "server_info", self._info)
         app.router.add_post("/generate", self._generate)
         app.router.add_post("/flush_cache", self._flush)
         if self.behind is None:
+            app.router.add_get("/model_info", self._info)
+            app.router.add_get("/server_info", self._info)
             app.router.add_post("/abort_request", self._abort)
         else:
             app.router.add_get("/workers", self._workers)
-            app.router.add_get("/readiness", self._health)
         self._runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=0)
         await self._runner.setup()
         if self._socket.fileno() < 0:
@@ -140,8 +137,10 @@ class FakeWorker:
             if connection.transport is not None:
                 connection.transport.abort()
         self._engine.kill()
-        for handler in self._handlers:
-            handler.cancel()
+        others = asyncio.all_tasks() - {asyncio.current_task()}  # aiohttp would wait for handlers
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
         await runner.cleanup()
         self._socket.close()
 
@@ -149,10 +148,6 @@ class FakeWorker:
     async def _gate(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        task = asyncio.current_task()
-        assert task is not None
-        self._handlers.add(task)
-        task.add_done_callback(self._handlers.discard)
         if self.silent:
             await asyncio.Future()
         wanted = f"Bearer {self.api_key}" if self.api_key else None
@@ -167,7 +162,9 @@ class FakeWorker:
         return web.json_response(self.info)
 
     async def _workers(self, request: web.Request) -> web.Response:
-        return web.json_response({"workers": self.behind})
+        listed = [{"url": worker.url, "is_healthy": True} for worker in self.behind or ()]
+        unhealthy = {"url": "http://127.0.0.1:1", "is_healthy": False}
+        return web.json_response({"workers": [*listed, unhealthy]})
 
     async def _flush(self, request: web.Request) -> web.Response:
         self.flushed += 1

@@ -2,18 +2,21 @@
 
 It answers, serves a model of the checkpoint's architecture with room for our longest prompt, executes
 no code that it is sent, comes back stamped by our hooks, and gives the same log-probabilities to the
-same step as the worker that was admitted first.
+same step as the worker that was admitted first. Of a router, each worker that it takes for healthy
+proves all this at its own address, and the router that it passes steps and answers on unchanged.
 """
 
+import asyncio
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from eti_rank.engine import handshake, readout
+from eti_rank.engine.protocol import Evidence
 from eti_rank.engine.sglang_remote.client import WorkerClient
 from eti_rank.engine.sglang_remote.faults import WorkerFault
-from eti_rank.errors import ConfigurationError, UnsupportedRequest
+from eti_rank.errors import ConfigurationError, HookError, UnsupportedRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFacts:
-    """What a worker, or the worker behind a router that was asked, says of itself."""
+    """What a worker says of itself; for a router, what its workers have in common."""
 
     url: str
     model: str
@@ -35,7 +38,7 @@ class WorkerFacts:
     dtype: str
     max_prompt_tokens: int
     max_running_requests: int
-    """Over all healthy workers, for a router."""
+    """For a router, of all its workers together."""
     executes_code: bool
     """Whether it takes custom logit processors, which arrive as serialised code."""
     hooks: tuple[str, ...]
@@ -59,22 +62,28 @@ class Admission:
         self._plugin = plugin
         self._standard: WorkerFacts | None = None
 
-    async def examine(self, client: WorkerClient, rid: str, *, timeout_s: float) -> WorkerFacts:
-        """Ask a worker everything and look at each answer by itself.
+    async def examine(self, client: WorkerClient, rids: Iterator[str], *, timeout_s: float) -> WorkerFacts:
+        """Ask a worker, or a router and its workers, everything, and look at each by itself.
+
+        Args:
+            client: speaks to it.
+            rids: ids for the probes.
+            timeout_s: for each probe.
 
         Raises:
-            WorkerFault: it does not answer as an SGLang server does.
+            WorkerFault: it does not answer as SGLang does.
             ConfigurationError: it serves something else than what is wanted.
             HookError: our hooks did not run for the probe.
         """
         try:
-            facts = await self._ask(client, rid, timeout_s)
+            await client.look_behind()
+            if client.behind is None:
+                return await self._examine_worker(client, rids, timeout_s)
+            return await self._examine_router(client, rids, timeout_s)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise WorkerFault(f"it does not describe itself as SGLang does: {error!r}") from None
         except UnsupportedRequest as refusal:
             raise WorkerFault(f"it refuses what every worker takes: {refusal}") from None
-        self._check(facts)
-        return facts
 
     def admit(self, facts: WorkerFacts) -> None:
         """Compare a worker with the one that was admitted first; the first one is.
@@ -84,26 +93,14 @@ class Admission:
         """
         if self._standard is None:
             self._standard = facts
-        standard = self._standard
-        if facts.dtype != standard.dtype:
-            raise ConfigurationError(
-                f"it computes in {facts.dtype}, worker {standard.url} in {standard.dtype}"
-            )
-        pairs = zip(facts.probe_logprobs, standard.probe_logprobs, strict=True)
-        difference_nats = max(abs(one - other) for one, other in pairs)
-        if not difference_nats <= readout.noise_floor_nats(facts.dtype):  # so that NaN is refused too
-            raise ConfigurationError(
-                f"it serves other weights than worker {standard.url}: a log-probability of the probe "
-                f"differs by {difference_nats:.2g} nats"
-            )
+        _compare(facts, self._standard)
 
-    async def _ask(self, client: WorkerClient, rid: str, timeout_s: float) -> WorkerFacts:
-        behind = await client.workers_behind()
-        model, server = await client.info("model_info"), await client.info("server_info")
-        body = readout.request(handshake.PROBE) | {"rid": rid}
-        meta_info = await client.generate(body, timeout_s=timeout_s)
-        hooks = handshake.prove(meta_info, plugin=self._plugin)
-        return WorkerFacts(
+    async def _examine_worker(
+        self, client: WorkerClient, rids: Iterator[str], timeout_s: float
+    ) -> WorkerFacts:
+        model, server = await client.info("/model_info"), await client.info("/server_info")
+        evidence = await self._probe(client, rids, timeout_s)
+        facts = WorkerFacts(
             url=client.url,
             model=str(model["model_path"]),
             architectures=tuple(model["architectures"]),
@@ -111,11 +108,48 @@ class Admission:
             dtype=str(server["dtype"]),
             # One place stays free for the token that a label step samples.
             max_prompt_tokens=int(server["max_req_input_len"]) - 1,
-            max_running_requests=int(server["max_running_requests"]) * _healthy(behind),
+            max_running_requests=int(server["max_running_requests"]),
             executes_code=bool(server["enable_custom_logit_processor"]),
-            hooks=hooks,
-            probe_logprobs=readout.evidence(handshake.PROBE, meta_info, hooks).logprobs,
+            hooks=evidence.hooks,
+            probe_logprobs=evidence.logprobs,
         )
+        self._check(facts)
+        return facts
+
+    async def _examine_router(
+        self, client: WorkerClient, rids: Iterator[str], timeout_s: float
+    ) -> WorkerFacts:
+        """A worker that does not answer is the router's to avoid; one that answers must be fit."""
+        workers = list((client.behind or {}).values())
+        asked = (self._examine_worker(worker, rids, timeout_s) for worker in workers)
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        facts: list[WorkerFacts] = []
+        for worker, result in zip(workers, found, strict=True):
+            if isinstance(result, WorkerFacts):
+                _compare(result, facts[0] if facts else result)
+                facts.append(result)
+            elif isinstance(result, ConfigurationError | HookError):
+                raise type(result)(f"worker {worker.url} behind it: {result}")
+            elif not isinstance(result, WorkerFault):
+                raise result
+        if not facts:
+            raise WorkerFault(f"of the {len(workers)} workers that it takes for healthy, none answers here")
+        evidence = await self._probe(client, rids, timeout_s)
+        return replace(
+            facts[0],
+            url=client.url,
+            device="+".join(sorted({each.device for each in facts})),
+            max_prompt_tokens=min(each.max_prompt_tokens for each in facts),
+            max_running_requests=sum(each.max_running_requests for each in facts),
+            hooks=evidence.hooks,
+            probe_logprobs=evidence.logprobs,
+        )
+
+    async def _probe(self, client: WorkerClient, rids: Iterator[str], timeout_s: float) -> Evidence:
+        body = readout.request(handshake.PROBE) | {"rid": next(rids)}
+        meta_info = await client.generate(body, timeout_s=timeout_s)
+        hooks = handshake.prove(meta_info, plugin=self._plugin)
+        return readout.evidence(handshake.PROBE, meta_info, hooks)
 
     def _check(self, facts: WorkerFacts) -> None:
         if facts.architectures != self._config.architectures:
@@ -135,8 +169,16 @@ class Admission:
             )
 
 
-def _healthy(behind: list[dict[str, Any]] | None) -> int:
-    return 1 if behind is None else sum(bool(worker.get("is_healthy")) for worker in behind)
+def _compare(facts: WorkerFacts, standard: WorkerFacts) -> None:
+    if facts.dtype != standard.dtype:
+        raise ConfigurationError(f"it computes in {facts.dtype}, worker {standard.url} in {standard.dtype}")
+    pairs = zip(facts.probe_logprobs, standard.probe_logprobs, strict=True)
+    difference_nats = max(abs(one - other) for one, other in pairs)
+    if not difference_nats <= readout.noise_floor_nats(facts.dtype):  # so that NaN is refused too
+        raise ConfigurationError(
+            f"it serves other weights than worker {standard.url}: a log-probability of the probe "
+            f"differs by {difference_nats:.2g} nats"
+        )
 
 
 def read_checkpoint_config(checkpoint: str) -> CheckpointConfig:

@@ -4,6 +4,7 @@ Every answer is what was asked for, or UnsupportedRequest (the step is wrong), o
 (the worker is). Texts of errors may reach callers of the service, so they do not name the worker.
 """
 
+import asyncio
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -34,7 +35,9 @@ class WorkerClient:
 
     def __init__(self, url: str, settings: RemoteSettings) -> None:
         self.url = url.rstrip("/")
-        self.is_router = False
+        self.behind: dict[str, WorkerClient] | None = None
+        """Workers behind a router, by URL, as `look_behind` last found them healthy; None for a worker."""
+        self._known: dict[str, WorkerClient] = {}
         self._settings = settings
         key = settings.api_key
         limits = httpx.Limits(
@@ -52,6 +55,8 @@ class WorkerClient:
     async def close(self) -> None:
         """Close all connections."""
         await self._http.aclose()
+        for worker in self._known.values():
+            await worker.close()
 
     async def generate(self, body: dict[str, Any], *, timeout_s: float) -> dict[str, Any]:
         """Run one step; its ``meta_info``.
@@ -67,25 +72,25 @@ class WorkerClient:
         return meta_info
 
     async def abort(self, rid: str) -> None:
-        """Let the worker drop a step.
+        """Let the worker drop a step; a router does not pass that on, so all of its workers are told.
 
         Raises:
             EngineError: it did not take that; it notices the closed connection all the same, later.
         """
+        if self.behind is not None:
+            await asyncio.gather(*(worker.abort(rid) for worker in self.behind.values()))
+            return
         await self._send(
             "POST", "/abort_request", timeout_s=self._settings.connect_timeout_s, json={"rid": rid}
         )
 
     async def check_health(self) -> None:
-        """Ask whether it answers and takes steps.
-
-        A router's own ``/health`` says only that the router runs; its ``/readiness`` counts its workers.
+        """Ask whether a worker answers and takes steps; of a router it would show only that it runs.
 
         Raises:
             EngineError: it does not.
         """
-        path = "/readiness" if self.is_router else "/health"
-        await self._send("GET", path, timeout_s=self._settings.health_timeout_s)
+        await self._send("GET", "/health", timeout_s=self._settings.health_timeout_s)
 
     async def flush_cache(self, timeout_s: float) -> None:
         """Empty the radix cache, or those of all workers of a router.
@@ -96,36 +101,37 @@ class WorkerClient:
         path = f"/flush_cache?timeout={timeout_s:g}"
         await self._send("POST", path, timeout_s=self._settings.health_timeout_s + timeout_s)
 
-    async def info(self, name: str) -> dict[str, Any]:
-        """``model_info`` or ``server_info``; a router may know them by their older names, with ``get_``.
+    async def info(self, path: str) -> dict[str, Any]:
+        """What a worker says of itself under ``/model_info`` or ``/server_info``.
 
         Raises:
             EngineError: it does not answer so.
         """
-        for path in (f"/{name}", f"/get_{name}"):
-            response = await self._request("GET", path, timeout_s=self._settings.health_timeout_s)
-            if response.status_code != HTTPStatus.NOT_FOUND:
-                break
-        found = _decoded(_checked(response))
+        timeout_s = self._settings.health_timeout_s
+        found = _decoded(await self._send("GET", path, timeout_s=timeout_s))
         if not isinstance(found, dict):
             raise WorkerFault(f"{path} was answered with something else than an object")
         return found
 
-    async def workers_behind(self) -> list[dict[str, Any]] | None:
-        """What a router lists as its workers; None for a worker. Sets `is_router`.
+    async def look_behind(self) -> None:
+        """Find out whether this is a router, and which workers it takes for healthy: sets `behind`.
 
         Raises:
             EngineError: it does not answer.
         """
         response = await self._request("GET", "/workers", timeout_s=self._settings.health_timeout_s)
-        self.is_router = response.status_code != HTTPStatus.NOT_FOUND
-        if not self.is_router:
-            return None
+        if response.status_code == HTTPStatus.NOT_FOUND:
+            self.behind = None
+            return
         listed = _decoded(_checked(response))
-        workers = listed.get("workers") if isinstance(listed, dict) else None
-        if not isinstance(workers, list):
-            raise WorkerFault("/workers was answered without a list of workers")
-        return workers
+        try:
+            urls = [str(worker["url"]) for worker in listed["workers"] if worker["is_healthy"]]
+        except (KeyError, TypeError):
+            raise WorkerFault("/workers was answered otherwise than SGLang's router does") from None
+        for url in urls:
+            if url not in self._known:
+                self._known[url] = WorkerClient(url, self._settings)
+        self.behind = {url: self._known[url] for url in urls}
 
     async def _send(
         self, method: str, path: str, *, timeout_s: float, json: dict[str, Any] | None = None

@@ -181,7 +181,7 @@ class SglangRemote(Engine):
 
     async def _ask(self, member: Member) -> WorkerFacts:
         return await self._admission.examine(
-            member.client, next(self._rids), timeout_s=self._remote.health_timeout_s
+            member.client, self._rids, timeout_s=self._remote.health_timeout_s
         )
 
     async def _examine(self, member: Member) -> None:
@@ -242,8 +242,8 @@ class SglangRemote(Engine):
             raise UnsupportedRequest(f"SGLang's answer to the step cannot be read: {error!r}") from error
 
     def _abort(self, member: Member, rid: str) -> None:
-        """Let a worker drop a step, without waiting for it; a router passes the closed connection on."""
-        if len(self._aborts) >= MAX_OPEN_ABORTS or member.client.is_router:
+        """Let a worker drop a step, without waiting for it."""
+        if len(self._aborts) >= MAX_OPEN_ABORTS:
             return
         task = asyncio.create_task(_abort(member, rid))
         self._aborts.add(task)

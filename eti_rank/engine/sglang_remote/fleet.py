@@ -145,9 +145,9 @@ class Fleet:
             await self._until_due(member)
             began_s = time.monotonic()
             try:
-                if member.state is MemberState.READY:
+                if member.state is MemberState.READY and member.client.behind is None:
                     await member.client.check_health()
-                else:
+                else:  # of a router always: workers come and go behind it
                     await self._examine(member)
                     self.welcome(member)
             except WorkerLost as fault:

@@ -14,7 +14,7 @@ from eti_rank.engine.protocol import EngineState
 from eti_rank.engine.sglang_remote import SglangRemote
 from eti_rank.errors import ConfigurationError, EngineUnavailable, EtiRankError, HookError
 from eti_rank.settings import EngineSettings
-from tests.fake_worker import PLACES, FakeWorker, running
+from tests.fake_worker import FakeWorker, running
 from tests.unit.engine.sglang_remote.conftest import engine_on, started, step
 from tests.unit.engine.sglang_remote.test_scoring import until
 
@@ -185,16 +185,3 @@ def test_wrong_urls_are_a_configuration_error(urls: list[str]) -> None:
     with pytest.raises(ConfigurationError, match=r"engine\.remote\.urls") as raised:
         SglangRemote(settings, "model", 256)
     assert "secret" not in str(raised.value)
-
-
-async def test_a_router_is_told_by_its_list_of_workers(tmp_path: Path) -> None:
-    router = FakeWorker()
-    router.behind = [{"url": "a", "is_healthy": True}, {"url": "b", "is_healthy": True}, {"url": "c"}]
-    with running(router):
-        async with started(tmp_path, router) as engine:
-            assert engine.description.max_running_requests == 2 * PLACES
-            await engine.score(step())
-            router.draining = True  # its own /health would go on answering
-            await until(lambda: engine.workers[router.url] == "out")
-            router.draining = False
-            await until(lambda: engine.workers[router.url] == "ready" or engine.state is EngineState.DOWN)
