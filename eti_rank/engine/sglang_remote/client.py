@@ -11,6 +11,7 @@ from typing import Any, Final
 import httpx
 
 from eti_rank.engine.sglang_remote.faults import WorkerBusy, WorkerFault, WorkerLost
+from eti_rank.engine.sglang_remote.lanes import Lanes
 from eti_rank.errors import ConfigurationError, UnsupportedRequest
 from eti_rank.settings import RemoteSettings
 
@@ -18,6 +19,8 @@ BUSY: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUEST
 """Client errors by which a router asks to come back later."""
 ABOUT_US: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
 """Client errors that say nothing about the step: wrong key, or not an SGLang server at all."""
+CONTROL_CONNECTIONS: Final = 72
+"""For checks and aborts; more than there can be of these at once."""
 SHOWN_CHARACTERS: Final = 300
 """Start of a worker's message that goes into ours."""
 
@@ -40,21 +43,21 @@ class WorkerClient:
         self._known: dict[str, WorkerClient] = {}
         self._settings = settings
         key = settings.api_key
-        limits = httpx.Limits(
-            max_connections=settings.max_connections,
-            max_keepalive_connections=settings.max_connections,
-            keepalive_expiry=settings.keepalive_s,
-        )
-        # A transport of our own: proxies of the environment are not for machines of a cluster.
-        self._http = httpx.AsyncClient(
-            base_url=_base_url(url),
-            transport=httpx.AsyncHTTPTransport(limits=limits),
-            headers={"Authorization": f"Bearer {key.get_secret_value()}"} if key else {},
-        )
+        headers = {"Authorization": f"Bearer {key.get_secret_value()}"} if key else {}
+        verify = httpx.create_ssl_context()
+
+        def client(max_connections: int) -> httpx.AsyncClient:
+            # A transport of our own: proxies of the environment are not for machines of a cluster.
+            lanes = Lanes(max_connections, settings.keepalive_s, verify)
+            return httpx.AsyncClient(base_url=_base_url(url), transport=lanes, headers=headers)
+
+        self._steps = client(settings.max_connections)
+        self._control = client(CONTROL_CONNECTIONS)  # must not wait for steps
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._http.aclose()
+        await self._steps.aclose()
+        await self._control.aclose()
         for worker in self._known.values():
             await worker.close()
 
@@ -65,7 +68,7 @@ class WorkerClient:
             UnsupportedRequest: the worker refuses the step.
             WorkerFault: the worker is at fault.
         """
-        answer = _decoded(await self._send("POST", "/generate", timeout_s=timeout_s, json=body))
+        answer = _decoded(_checked(await self._request(self._steps, "POST", "/generate", timeout_s, body)))
         meta_info = answer.get("meta_info") if isinstance(answer, dict) else None
         if not isinstance(meta_info, dict):
             raise WorkerFault("/generate was answered without meta_info; is it an SGLang server?")
@@ -80,9 +83,7 @@ class WorkerClient:
         if self.behind is not None:
             await asyncio.gather(*(worker.abort(rid) for worker in self.behind.values()))
             return
-        await self._send(
-            "POST", "/abort_request", timeout_s=self._settings.connect_timeout_s, json={"rid": rid}
-        )
+        await self._ask("POST", "/abort_request", self._settings.connect_timeout_s, {"rid": rid})
 
     async def check_health(self) -> None:
         """Ask whether a worker answers and takes steps; of a router it would show only that it runs.
@@ -90,7 +91,7 @@ class WorkerClient:
         Raises:
             EngineError: it does not.
         """
-        await self._send("GET", "/health", timeout_s=self._settings.health_timeout_s)
+        await self._ask("GET", "/health", self._settings.health_timeout_s)
 
     async def flush_cache(self, timeout_s: float) -> None:
         """Empty the radix cache, or those of all workers of a router.
@@ -99,7 +100,7 @@ class WorkerClient:
             EngineError: it refuses, as it does while steps are open.
         """
         path = f"/flush_cache?timeout={timeout_s:g}"
-        await self._send("POST", path, timeout_s=self._settings.health_timeout_s + timeout_s)
+        await self._ask("POST", path, self._settings.health_timeout_s + timeout_s)
 
     async def info(self, path: str) -> dict[str, Any]:
         """What a worker says of itself under ``/model_info`` or ``/server_info``.
@@ -107,8 +108,7 @@ class WorkerClient:
         Raises:
             EngineError: it does not answer so.
         """
-        timeout_s = self._settings.health_timeout_s
-        found = _decoded(await self._send("GET", path, timeout_s=timeout_s))
+        found = _decoded(await self._ask("GET", path, self._settings.health_timeout_s))
         if not isinstance(found, dict):
             raise WorkerFault(f"{path} was answered with something else than an object")
         return found
@@ -119,7 +119,8 @@ class WorkerClient:
         Raises:
             EngineError: it does not answer.
         """
-        response = await self._request("GET", "/workers", timeout_s=self._settings.health_timeout_s)
+        timeout_s = self._settings.health_timeout_s
+        response = await self._request(self._control, "GET", "/workers", timeout_s)
         if response.status_code == HTTPStatus.NOT_FOUND:
             self.behind = None
             return
@@ -133,18 +134,23 @@ class WorkerClient:
                 self._known[url] = WorkerClient(url, self._settings)
         self.behind = {url: self._known[url] for url in urls}
 
-    async def _send(
-        self, method: str, path: str, *, timeout_s: float, json: dict[str, Any] | None = None
+    async def _ask(
+        self, method: str, path: str, timeout_s: float, json: dict[str, Any] | None = None
     ) -> httpx.Response:
-        return _checked(await self._request(method, path, timeout_s=timeout_s, json=json))
+        return _checked(await self._request(self._control, method, path, timeout_s, json))
 
     async def _request(
-        self, method: str, path: str, *, timeout_s: float, json: dict[str, Any] | None = None
+        self,
+        client: httpx.AsyncClient,
+        method: str,
+        path: str,
+        timeout_s: float,
+        json: dict[str, Any] | None = None,
     ) -> httpx.Response:
         connect_s = self._settings.connect_timeout_s
         timeout = httpx.Timeout(timeout_s, connect=connect_s, pool=None)
         try:
-            return await self._http.request(method, path, json=json, timeout=timeout)
+            return await client.request(method, path, json=json, timeout=timeout)
         except httpx.TimeoutException as error:
             waited_s = connect_s if isinstance(error, httpx.ConnectTimeout) else timeout_s
             raise WorkerLost(f"{path} was not answered within {waited_s:g} s") from error

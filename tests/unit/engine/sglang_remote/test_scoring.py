@@ -152,6 +152,24 @@ async def test_a_flood_of_cancellations_is_bounded(
         worker.silent = False
 
 
+async def test_connections_are_bounded_and_checks_do_not_wait_for_steps(
+    tmp_path: Path, pair: tuple[FakeWorker, FakeWorker]
+) -> None:
+    worker = pair[0]
+    async with started(tmp_path, worker, max_connections=8, health_timeout_s=2.0) as engine:
+        worker.outcomes = [SILENCE] * 8
+        tasks = [asyncio.create_task(engine.score(step(n))) for n in range(12)]
+        await until(lambda: len(worker.open) == 8)
+        await asyncio.sleep(0.3)
+        assert len(worker.bodies) == 8
+        assert engine.workers == {worker.url: "ready"}
+        tasks[0].cancel()  # the abort goes through, and the other four follow on its connection
+        await asyncio.gather(*tasks[8:])
+        assert worker.aborted == [worker.rids[0]]
+        for task in tasks:
+            task.cancel()
+
+
 async def test_a_refused_step_is_not_tried_again(tmp_path: Path, pair: tuple[FakeWorker, FakeWorker]) -> None:
     async with started(tmp_path, *pair) as engine:
         for worker in pair:
