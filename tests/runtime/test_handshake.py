@@ -10,17 +10,20 @@ from eti_rank.engine.protocol import EngineState, Labels, Likelihood, ScoringSte
 from eti_rank.engine.sglang_local import hook_reports
 from eti_rank.errors import EngineUnavailable, HookError
 from eti_rank.runtime import targets
+from eti_rank.settings import EngineSettings
 from tests.runtime.conftest import started
 
 PROMPT = tuple(range(20, 60))
 
+HOOKS = tuple(sorted((wire.TELEMETRY, *EngineSettings().hooks)))
+
 
 async def test_every_step_comes_back_stamped(tiny_llama: Path) -> None:
     async with started(tiny_llama) as engine:
-        assert engine.description.hooks == tuple(sorted(wire.PluginConfig().hooks))
+        assert engine.description.hooks == HOOKS
         label = await engine.score(ScoringStep(step_id="a", token_ids=PROMPT, readout=Labels((5, 6))))
         likelihood = await engine.score(ScoringStep(step_id="b", token_ids=PROMPT, readout=Likelihood(30)))
-    assert label.hooks == likelihood.hooks == tuple(sorted(wire.PluginConfig().hooks))
+    assert label.hooks == likelihood.hooks == HOOKS
 
 
 async def test_plugin_is_opt_in(tiny_llama: Path) -> None:

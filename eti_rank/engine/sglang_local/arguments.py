@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from eti_rank.engine import wire
+from eti_rank.engine import handshake, wire
 from eti_rank.environment.devices import cuda_device_present
 from eti_rank.errors import ConfigurationError
 from eti_rank.settings import EngineSettings, SpeculativeSettings
@@ -105,14 +105,9 @@ def environment(settings: EngineSettings, device: str) -> dict[str, str]:
     """Variables for SGLang's processes, to be set before it is imported."""
     variables = dict(CPU_ENVIRONMENT) if device == "cpu" else {}
     variables[MODEL_PACKAGE_VARIABLE] = os.environ.get(MODEL_PACKAGE_VARIABLE) or MODEL_PACKAGE
-    if settings.plugin:
-        variables[wire.PLUGIN_VARIABLE] = plugin_config(settings).encode()
+    if (hooks := handshake.wanted_hooks(settings)) is not None:
+        variables[wire.PLUGIN_VARIABLE] = wire.PluginConfig(hooks=hooks).encode()
     return variables
-
-
-def plugin_config(settings: EngineSettings) -> wire.PluginConfig:
-    """What the plugin installs; the stamp always, for without it nothing could be proved."""
-    return wire.PluginConfig(hooks=(wire.TELEMETRY, *settings.hooks))
 
 
 def dtype_of(settings: EngineSettings, device: str) -> str:
