@@ -58,6 +58,7 @@ class WorkerProcess:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("ETI_RANK_")}
         own = {
             "PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}",
+            "ETI_RANK_ENGINE__GENERATION": "true",
             "ETI_RANK_MODEL__PROFILE": str(profile),
             "ETI_RANK_ENGINE__THREADS": "1",
             "ETI_RANK_ENGINE__MAX_TOTAL_TOKENS": "4096",
