@@ -92,7 +92,7 @@ class EngineSettings(_Section):
     """Load eti-rank's hooks inside SGLang and refuse to serve without them."""
     schedule_policy: Literal["fcfs", "lpm"] = "fcfs"
     """SGLang's own order of the queue, which the scheduling hook replaces where it is on."""
-    hooks: tuple[Literal["scheduling", "sampling"], ...] = ("scheduling", "sampling")
+    hooks: tuple[Literal["scheduling", "sampling", "attention"], ...] = ("scheduling", "sampling")
     """Which of the hooks the plugin installs, each on its own."""
     generation: bool = False
     """Load the model's tokenizer in SGLang, so that it can generate; costs seconds of the start."""

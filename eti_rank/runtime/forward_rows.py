@@ -1,7 +1,8 @@
 """Carries our request states along SGLang's forward batch, row by row.
 
-Seam: `ForwardBatch.init_new` turns the scheduler's batch, which knows its requests, into what the model
-runner and the attention backend see, which does not.
+Seams: `ForwardBatch.init_new` turns the scheduler's batch, which knows its requests, into what the model
+runner sees, which does not; `EagerRunner.load_batch` copies that into fixed buffers, for the attention
+backend.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from eti_rank.runtime import request_state
 from eti_rank.runtime.request_state import RequestState
 
 INIT_NEW: Final = "sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new"
+LOAD_BATCH: Final = "sglang.srt.model_executor.runner.eager_runner.EagerRunner.load_batch"
 _ATTRIBUTE: Final = "eti_rank_rows"
 
 
@@ -33,8 +35,9 @@ class Row:
 
 
 def install() -> None:
-    """Register the hook; SGLang applies it after all plugins are loaded."""
+    """Register both hooks; SGLang applies them after all plugins are loaded."""
     HookRegistry.register(INIT_NEW, _attach, HookType.AROUND)
+    HookRegistry.register(LOAD_BATCH, _carry, HookType.AROUND)
 
 
 def of(forward_batch: Any) -> tuple[Row, ...]:
@@ -48,6 +51,12 @@ def _attach(original: Callable[..., Any], cls: Any, batch: Any, *args: Any, **kw
     is_decode = batch.forward_mode.is_decode()
     setattr(forward_batch, _ATTRIBUTE, tuple(_row(req, is_decode) for req in batch.reqs or ()))
     return forward_batch
+
+
+def _carry(original: Callable[..., Any], runner: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
+    copy = original(runner, forward_batch, *args, **kwargs)
+    setattr(copy, _ATTRIBUTE, of(forward_batch))
+    return copy
 
 
 def _row(req: Any, is_decode: bool) -> Row:

@@ -7,13 +7,14 @@ the same environment stays plain.
 import os
 
 from eti_rank.engine import wire
-from eti_rank.runtime import forward_rows, sampling, scheduling, telemetry
+from eti_rank.runtime import attention, forward_rows, sampling, scheduling, telemetry
 from eti_rank.runtime.targets import TargetReport, check_targets, require_targets
 
 INSTALLERS = {
     wire.TELEMETRY: telemetry.install,
     wire.SCHEDULING: scheduling.install,
     wire.SAMPLING: sampling.install,
+    wire.ATTENTION: attention.install,
 }
 """Hook name to the function that registers it with SGLang."""
 NEED_ROWS = frozenset({wire.SAMPLING, wire.ATTENTION})

@@ -46,6 +46,21 @@ _STREAMER = "sglang.srt.managers.scheduler_components.output_streamer.SchedulerO
 _ENGINE = "sglang.srt.entrypoints.engine.Engine"
 _TOKENIZER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
 _FORWARD_BATCH = "sglang.srt.model_executor.forward_batch_info.ForwardBatch"
+_ATTENTION = "sglang.srt.layers.attention"
+_TORCH_BACKEND = f"{_ATTENTION}.torch_native_backend.TorchNativeAttnBackend"
+_FLASHINFER = f"{_ATTENTION}.flashinfer_backend"
+_ATTEND_ARGUMENTS = ("self", "q", "k", "v", "layer", "forward_batch", "save_kv_cache")
+_POOL_ARGUMENTS = (
+    "self",
+    "query",
+    "output",
+    "k_cache",
+    "v_cache",
+    "req_to_token",
+    "req_pool_indices",
+    "seq_lens",
+)
+_SDPA_OPTIONS = ("encoder_lens", "scaling", "enable_gqa", "causal", "is_cross_attn", "sliding_window_size")
 _LAUNCH_ARGUMENTS = ("server_args", "port_args")
 _LAUNCH_FUNCTIONS = (
     "init_tokenizer_manager_func",
@@ -111,6 +126,82 @@ TARGETS: Final = (
         )
         for hook in (wire.SAMPLING, wire.ATTENTION)
     ),
+    *(
+        Target(
+            hook,
+            "sglang.srt.model_executor.runner.eager_runner.EagerRunner.load_batch",
+            ("self", "forward_batch", "pp_proxy_tensors", "kwargs"),
+        )
+        for hook in (wire.SAMPLING, wire.ATTENTION)
+    ),
+    Target(
+        wire.ATTENTION,
+        "sglang.srt.managers.schedule_batch.Req._compute_max_prefix_len",
+        ("self", "input_len"),
+    ),
+    Target(wire.ATTENTION, "sglang.srt.arg_groups.choices.add_attention_backend_choices", None),
+    Target(wire.ATTENTION, "sglang.srt.arg_groups.choices.ATTENTION_BACKEND_CHOICES", None),
+    Target(wire.ATTENTION, f"{_ATTENTION}.attention_registry.register_attention_backend", ("name",)),
+    Target(wire.ATTENTION, f"{_TORCH_BACKEND}.__init__", ("self", "model_runner")),
+    Target(wire.ATTENTION, f"{_TORCH_BACKEND}.init_forward_metadata", ("self", "forward_batch")),
+    Target(wire.ATTENTION, f"{_TORCH_BACKEND}.forward_extend", _ATTEND_ARGUMENTS),
+    Target(wire.ATTENTION, f"{_TORCH_BACKEND}.forward_decode", _ATTEND_ARGUMENTS),
+    Target(
+        wire.ATTENTION,
+        f"{_TORCH_BACKEND}._run_sdpa_forward_extend",
+        (*_POOL_ARGUMENTS, "extend_prefix_lens", "extend_seq_lens", *_SDPA_OPTIONS),
+    ),
+    Target(wire.ATTENTION, f"{_TORCH_BACKEND}._run_sdpa_forward_decode", (*_POOL_ARGUMENTS, *_SDPA_OPTIONS)),
+    Target(
+        wire.ATTENTION,
+        f"{_FLASHINFER}.FlashInferAttnBackend.init_forward_metadata",
+        ("self", "forward_batch"),
+    ),
+    Target(wire.ATTENTION, f"{_FLASHINFER}.FlashInferAttnBackend.forward_extend", _ATTEND_ARGUMENTS),
+    Target(wire.ATTENTION, f"{_FLASHINFER}.FlashInferAttnBackend.forward_decode", _ATTEND_ARGUMENTS),
+    Target(wire.ATTENTION, f"{_FLASHINFER}.DecodeMetadata", ("decode_wrappers", "swa_out_cache_loc")),
+    Target(
+        wire.ATTENTION,
+        f"{_FLASHINFER}.FlashInferIndicesUpdaterDecode.call_begin_forward",
+        (
+            "self",
+            "wrapper",
+            "paged_kernel_lens",
+            "paged_kernel_lens_sum",
+            "kv_indptr",
+            "kv_start_idx",
+            "spec_info",
+            "seq_lens_cpu",
+            "use_sliding_window_kv_pool",
+            "fixed_split_size",
+            "disable_split_kv",
+            "plan",
+            "req_pool_indices",
+        ),
+    ),
+    Target(
+        wire.ATTENTION,
+        "sglang.srt.mem_cache.kv_index_translator.KVIndexTranslator.pack_read_stream",
+        (
+            "self",
+            "plan",
+            "req_pool_indices",
+            "seq_lens",
+            "indptr",
+            "out",
+            "kv_start_idx",
+            "kind",
+            "token_mapping",
+            "num_token_blocks",
+            "kv_lens_sum",
+        ),
+    ),
+    Target(
+        wire.ATTENTION,
+        "sglang.srt.mem_cache.common.release_kv_cache",
+        ("req", "tree_cache", "checkpoint"),
+    ),
+    Target(wire.ATTENTION, "sglang.srt.mem_cache.common.checkpoint_kv_cache", ("req", "tree_cache")),
     Target(
         LAUNCH,
         f"{_ENGINE}._launch_scheduler_processes",

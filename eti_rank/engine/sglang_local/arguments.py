@@ -60,17 +60,20 @@ def server_arguments(
         "log_level": "error",
     }
     arguments |= speculative_arguments(settings.speculative, device)
+    is_sparse = settings.plugin and wire.ATTENTION in settings.hooks
     if device == "cpu":
         arguments |= {
-            "attention_backend": "torch_native",
+            "attention_backend": "eti_torch" if is_sparse else "torch_native",
             "disable_cuda_graph": True,
             "disable_overlap_schedule": True,
         }
     else:
         arguments |= {
-            "attention_backend": "flashinfer",
-            # The hook's report of a token is complete before the next step begins.
-            "disable_overlap_schedule": wire.SAMPLING in settings.hooks,
+            "attention_backend": "eti_flashinfer" if is_sparse else "flashinfer",
+            # A step that measures runs our code in every layer, which a captured graph would leave out.
+            "disable_cuda_graph": is_sparse,
+            # The hooks' report of a token is complete before the next step begins.
+            "disable_overlap_schedule": bool({wire.SAMPLING, wire.ATTENTION} & {*settings.hooks}),
         }
     return arguments
 
