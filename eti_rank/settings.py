@@ -6,9 +6,9 @@ Nested settings use two underscores: ``ETI_RANK_ENGINE__DEVICE=cpu`` is ``[engin
 import os
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -39,10 +39,52 @@ class ModelSettings(_Section):
     """Refuse to serve a model whose golden scores do not match its profile."""
 
 
+class SpeculativeSettings(_Section):
+    """SGLang's speculative decoding, for requests that generate."""
+
+    algorithm: Literal["off", "ngram", "draft"] = "off"
+    """`ngram` drafts from what was generated before, `draft` from a smaller model."""
+    draft_model: str | None = None
+    """Checkpoint folder or hub name of the model that drafts."""
+    draft_tokens: int = Field(default=4, ge=2)
+    """Tokens that are drafted and then verified at once."""
+
+
+class RemoteSettings(_Section):
+    """Workers over HTTP, for the engine `sglang_remote`."""
+
+    urls: tuple[str, ...] = ()
+    """Base URL of each worker, or of one router before them."""
+    api_key: SecretStr | None = None
+    """What a worker asks for; `eti-rank worker` takes it from here too."""
+    require_all: bool = True
+    """Start only if every worker is fit; otherwise one is enough, and the others join when they are."""
+    connect_timeout_s: float = Field(default=2.0, gt=0)
+    step_timeout_s: float = Field(default=60.0, gt=0)
+    """Longest wait for one worker's answer to one step; its waiting queue counts."""
+    deadline_s: float = Field(default=120.0, gt=0)
+    """Longest life of one step, over all its attempts."""
+    max_attempts: int = Field(default=4, ge=1)
+    backoff_s: float = Field(default=0.05, ge=0)
+    """Wait before the second attempt; doubles up to `max_backoff_s`, less up to half by chance."""
+    max_backoff_s: float = Field(default=2.0, ge=0)
+    health_interval_s: float = Field(default=2.0, gt=0)
+    health_timeout_s: float = Field(default=10.0, gt=0)
+    """A worker that neither passes its check nor answers a step within this time is out."""
+    down_after_s: float = Field(default=2.0, ge=0)
+    """How long all workers may be out before the engine is down and its open steps fail."""
+    load_bound: float = Field(default=1.25, gt=1)
+    """Share of the average load up to which a worker is preferred for a prefix that it may have cached."""
+    max_connections: int = Field(default=256, ge=1)
+    """To one worker."""
+    keepalive_s: float = Field(default=3.0, ge=0)
+    """How long an idle connection is kept; SGLang closes its side after 5 s."""
+
+
 class EngineSettings(_Section):
     """The runtime below."""
 
-    kind: Literal["sglang_local", "scripted"] = "sglang_local"
+    kind: Literal["sglang_local", "sglang_remote", "scripted"] = "sglang_local"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """`auto` is float32 on a CPU and the checkpoint's own type on a GPU."""
@@ -54,6 +96,7 @@ class EngineSettings(_Section):
     """Which of the hooks the plugin installs, each on its own."""
     generation: bool = False
     """Load the model's tokenizer in SGLang, so that it can generate; costs seconds of the start."""
+    speculative: SpeculativeSettings = SpeculativeSettings()
     radix_cache: bool = True
     max_running_requests: int = Field(default=16, ge=1)
     max_total_tokens: int = Field(default=16384, ge=256)
@@ -65,6 +108,7 @@ class EngineSettings(_Section):
     start_timeout_s: float = Field(default=300.0, gt=0)
     restart_backoff_s: float = Field(default=1.0, ge=0)
     """Wait before the first restart after a crash; doubles up to 30 s while starts fail."""
+    remote: RemoteSettings = RemoteSettings()
 
 
 class LimitSettings(_Section):
@@ -148,13 +192,25 @@ def cache_folder() -> Path:
 
 def _refuse_unknown_variables() -> None:
     """pydantic-settings passes over variables that match no field; a typing error must not."""
-    sections = {name: field.annotation for name, field in Settings.model_fields.items()}
     for variable in os.environ:
         name = variable.removeprefix(PREFIX)
         if name == variable or name in STANDALONE:
             continue
-        section, _, key = name.lower().partition("__")
-        fields = getattr(sections.get(section), "model_fields", {})
+        *sections, key = name.lower().split("__")
+        fields = _fields(sections) if sections else {}
         if key not in fields:
-            right = ", ".join(fields) or f"{PREFIX}<SECTION>__<KEY> with a section of {', '.join(sections)}"
+            right = ", ".join(fields) or (
+                f"{PREFIX}<SECTION>__<KEY> with a section of {', '.join(Settings.model_fields)}"
+            )
             raise ConfigurationError(f"environment variable {variable} is not a setting; there is {right}")
+
+
+def _fields(sections: list[str]) -> dict[str, Any]:
+    """Fields of a section by its path; none if there is no such section."""
+    found: Any = Settings
+    for name in sections:
+        field = found.model_fields.get(name)
+        found = field.annotation if field else None
+        if not (isinstance(found, type) and issubclass(found, BaseModel)):
+            return {}
+    return dict(found.model_fields)

@@ -132,8 +132,14 @@ def _add_beginning_of_text(tokenizer: Any) -> None:
     tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[bos])
 
 
-def make_tiny_checkpoint(folder: Path, architecture: str = "llama") -> Path:
-    """Write two layers of 64 dimensions with fixed random weights; its folder."""
+def make_tiny_checkpoint(folder: Path, architecture: str = "llama", *, with_experts: bool = False) -> Path:
+    """Write two layers of 64 dimensions with fixed random weights; its folder.
+
+    Args:
+        folder: to write to.
+        architecture: as SGLang and transformers name it, in lower case.
+        with_experts: its mixture-of-experts form, 2 of 8 experts per token (qwen2 and qwen3 have one).
+    """
     import torch
     import transformers
     from transformers import PreTrainedTokenizerFast
@@ -145,6 +151,12 @@ def make_tiny_checkpoint(folder: Path, architecture: str = "llama") -> Path:
     tokenizer.save_pretrained(folder)
     make_tiny_tokenizer(folder, architecture)  # as a hub serves it, without transformers' rewriting
     name = architecture.capitalize()
+    experts: dict[str, Any] = {}
+    if with_experts:
+        name, experts = (
+            f"{name}Moe",
+            {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
+        )
     torch.manual_seed(0)
     config = getattr(transformers, f"{name}Config")(
         vocab_size=VOCABULARY,
@@ -159,7 +171,8 @@ def make_tiny_checkpoint(folder: Path, architecture: str = "llama") -> Path:
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=None,
-        tie_word_embeddings=True,
+        tie_word_embeddings=not with_experts,  # SGLang's mixtures do not tie them
+        **experts,
     )
     getattr(transformers, f"{name}ForCausalLM")(config).save_pretrained(folder)
     return folder

@@ -19,6 +19,10 @@ def create_engine(settings: EngineSettings, checkpoint: str, max_prompt_tokens: 
         from eti_rank.engine.scripted import Scripted  # noqa: PLC0415
 
         return Scripted(settings, checkpoint, max_prompt_tokens)
+    if settings.kind == "sglang_remote":
+        from eti_rank.engine.sglang_remote import SglangRemote  # noqa: PLC0415
+
+        return SglangRemote(settings, checkpoint, max_prompt_tokens)
 
     from eti_rank.engine.sglang_local import SglangLocal  # noqa: PLC0415 - SGLang's import takes seconds
 

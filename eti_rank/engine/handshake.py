@@ -7,6 +7,7 @@ from eti_rank import __version__
 from eti_rank.engine import wire
 from eti_rank.engine.protocol import Labels, ScoringStep
 from eti_rank.errors import HookError
+from eti_rank.settings import EngineSettings
 
 PROBE: Final = ScoringStep(
     step_id="handshake",
@@ -18,12 +19,17 @@ PROBE: Final = ScoringStep(
 """Passes through every hook."""
 
 
+def wanted_hooks(settings: EngineSettings) -> tuple[str, ...] | None:
+    """What must run for `PROBE`: the stamp always, for without it nothing is proved; None without plugin."""
+    return (wire.TELEMETRY, *settings.hooks) if settings.plugin else None
+
+
 def prove(meta_info: Mapping[str, Any], *, hooks: Sequence[str] | None) -> tuple[str, ...]:
     """Names of the hooks that ran for `PROBE`.
 
     Args:
         meta_info: of SGLang's answer to the probe.
-        hooks: that must have run; None where our plugin is not wanted in SGLang's processes at all.
+        hooks: as `wanted_hooks` gives them.
 
     Raises:
         HookError: it is wanted and did not run as it should, or it runs and is not wanted.

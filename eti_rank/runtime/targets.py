@@ -18,6 +18,8 @@ SGLANG_VERSION: Final = "0.5.23"
 """The release that the targets were read in."""
 LAUNCH: Final = "launch"
 """Not a hook: what the in-process engine overrides or calls."""
+SERVER: Final = "server"
+"""Not a hook: what a worker calls beyond that, to serve over HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,11 @@ _POOL_ARGUMENTS = (
 )
 _SDPA_OPTIONS = ("encoder_lens", "scaling", "enable_gqa", "causal", "is_cross_attn", "sliding_window_size")
 _LAUNCH_ARGUMENTS = ("server_args", "port_args")
+_LAUNCH_FUNCTIONS = (
+    "init_tokenizer_manager_func",
+    "run_scheduler_process_func",
+    "run_detokenizer_process_func",
+)
 
 TARGETS: Final = (
     Target(wire.TELEMETRY, "sglang.srt.managers.scheduler.Scheduler.get_output_streamer_class", ("self",)),
@@ -213,6 +220,27 @@ TARGETS: Final = (
     ),
     Target(LAUNCH, f"{_TOKENIZER}.abort_request", ("self", "rid", "abort_all")),
     Target(LAUNCH, "sglang.srt.utils.watchdog.SubprocessWatchdog.stop", ("self",)),
+    Target(
+        SERVER,
+        f"{_ENGINE}._launch_subprocesses",
+        ("server_args", *_LAUNCH_FUNCTIONS, "port_args", "placement_group"),
+    ),
+    Target(
+        SERVER,
+        "sglang.srt.entrypoints.http_server._setup_and_run_http_server",
+        (
+            "server_args",
+            "tokenizer_manager",
+            "template_manager",
+            "port_args",
+            "scheduler_infos",
+            "subprocess_watchdog",
+            "execute_warmup_func",
+            "launch_callback",
+        ),
+    ),
+    Target(SERVER, f"{_TOKENIZER}.gracefully_exit", None),
+    Target(SERVER, "sglang.srt.managers.tokenizer_manager.ServerStatus.Up", None),
 )
 
 

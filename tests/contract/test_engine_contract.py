@@ -37,7 +37,9 @@ from eti_rank.engine.sglang_local import SglangLocal
 from eti_rank.engine.wire import DecodingControl, PruningControl, TemperatureControl
 from eti_rank.errors import EngineUnavailable, UnsupportedRequest
 from eti_rank.settings import EngineSettings
+from tests.fake_worker import engine_on_fake_worker, kill_fake_worker
 from tests.tiny_models import make_tiny_checkpoint
+from tests.worker_process import engine_on_worker_process, kill_worker_process
 
 LABELS = Labels((11, 12))
 FAILS_WITHIN_S = 5.0
@@ -71,7 +73,13 @@ def kill_scheduler(engine: Engine) -> None:
 
 ENGINES = [
     pytest.param(EngineCase(scripted, lambda engine: engine.kill()), id="scripted"),
+    pytest.param(EngineCase(engine_on_fake_worker, kill_fake_worker), id="sglang_remote on a fake worker"),
     pytest.param(EngineCase(sglang_local, kill_scheduler), id="sglang_local", marks=pytest.mark.runtime),
+    pytest.param(
+        EngineCase(engine_on_worker_process, kill_worker_process),
+        id="sglang_remote",
+        marks=pytest.mark.runtime,
+    ),
 ]
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

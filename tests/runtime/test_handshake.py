@@ -1,5 +1,6 @@
 """The plugin runs where it should, only there, and its absence is noticed."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -10,17 +11,21 @@ from eti_rank.engine.protocol import EngineState, Labels, Likelihood, ScoringSte
 from eti_rank.engine.sglang_local import hook_reports
 from eti_rank.errors import EngineUnavailable, HookError
 from eti_rank.runtime import targets
+from eti_rank.settings import EngineSettings
 from tests.runtime.conftest import started
 
 PROMPT = tuple(range(20, 60))
 
+HOOKS = tuple(sorted((wire.TELEMETRY, *EngineSettings().hooks)))
+
 
 async def test_every_step_comes_back_stamped(tiny_llama: Path) -> None:
     async with started(tiny_llama) as engine:
-        assert engine.description.hooks == tuple(sorted(wire.PluginConfig().hooks))
+        assert engine.description.hooks == HOOKS
         label = await engine.score(ScoringStep(step_id="a", token_ids=PROMPT, readout=Labels((5, 6))))
         likelihood = await engine.score(ScoringStep(step_id="b", token_ids=PROMPT, readout=Likelihood(30)))
-    assert label.hooks == likelihood.hooks == tuple(sorted(wire.PluginConfig().hooks))
+    assert label.hooks == HOOKS
+    assert set(HOOKS) - set(likelihood.hooks) <= {wire.SAMPLING}  # nothing is sampled
 
 
 async def test_plugin_is_opt_in(tiny_llama: Path) -> None:
@@ -76,3 +81,19 @@ async def test_every_hook_that_can_be_installed_has_targets(tiny_llama: Path) ->
         from eti_rank.runtime.plugin import INSTALLERS
 
         assert set(INSTALLERS) <= targets.names()
+
+
+@pytest.mark.parametrize(
+    "hooks",
+    [
+        pytest.param(chosen, id="+".join(chosen) or "none")
+        for count in range(4)
+        for chosen in itertools.combinations(("scheduling", "sampling", "attention"), count)
+    ],
+)
+async def test_each_hook_is_on_or_off_by_itself(tiny_llama: Path, hooks: tuple[str, ...]) -> None:
+    """Whichever were on in this process before."""
+    async with started(tiny_llama, hooks=hooks) as engine:
+        assert engine.description.hooks == tuple(sorted((wire.TELEMETRY, *hooks)))
+        evidence = await engine.score(ScoringStep(step_id="a", token_ids=PROMPT, readout=Labels((5, 6))))
+    assert set(evidence.hooks) == {wire.TELEMETRY, *hooks}

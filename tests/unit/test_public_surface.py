@@ -16,8 +16,8 @@ SURFACE = {
         UnsupportedRequest
     """,
     "eti_rank.settings": """
-        EngineSettings LimitSettings ModelSettings PREFIX STANDALONE ServiceSettings Settings cache_folder
-        load_settings
+        EngineSettings LimitSettings ModelSettings PREFIX RemoteSettings STANDALONE ServiceSettings Settings
+        SpeculativeSettings cache_folder load_settings
     """,
     "eti_rank.engine.protocol": """
         Capability Engine EngineDescription EngineState Evidence Finish Generated GenerationStep Labels

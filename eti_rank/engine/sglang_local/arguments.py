@@ -3,10 +3,10 @@
 import os
 from typing import Any
 
-from eti_rank.engine import wire
+from eti_rank.engine import handshake, wire
 from eti_rank.environment.devices import cuda_device_present
 from eti_rank.errors import ConfigurationError
-from eti_rank.settings import EngineSettings
+from eti_rank.settings import EngineSettings, SpeculativeSettings
 
 CPU_ENVIRONMENT = {"SGLANG_USE_CPU_ENGINE": "1"}
 MODEL_PACKAGE_VARIABLE = "SGLANG_EXTERNAL_MODEL_PACKAGE"
@@ -59,6 +59,7 @@ def server_arguments(
         "chunked_prefill_size": settings.chunked_prefill_tokens,
         "log_level": "error",
     }
+    arguments |= speculative_arguments(settings.speculative, device)
     is_sparse = settings.plugin and wire.ATTENTION in settings.hooks
     if device == "cpu":
         arguments |= {
@@ -77,18 +78,39 @@ def server_arguments(
     return arguments
 
 
+def speculative_arguments(settings: SpeculativeSettings, device: str) -> dict[str, Any]:
+    """Arguments of SGLang's speculative decoding; none where it is off.
+
+    Raises:
+        ConfigurationError: it is on, and cannot work here.
+    """
+    if settings.algorithm == "off":
+        return {}
+    if device == "cpu":
+        raise ConfigurationError(
+            f"engine.speculative.algorithm is {settings.algorithm}, and SGLang's kernels for it need CUDA; "
+            "use off on a CPU"
+        )
+    drafted = {"speculative_num_draft_tokens": settings.draft_tokens}
+    if settings.algorithm == "ngram":
+        return drafted | {"speculative_algorithm": "NGRAM"}
+    if settings.draft_model is None:
+        raise ConfigurationError("engine.speculative.algorithm is draft, and draft_model names no model")
+    return drafted | {
+        "speculative_algorithm": "STANDALONE",
+        "speculative_draft_model_path": settings.draft_model,
+        "speculative_num_steps": settings.draft_tokens - 1,
+        "speculative_eagle_topk": 1,
+    }
+
+
 def environment(settings: EngineSettings, device: str) -> dict[str, str]:
     """Variables for SGLang's processes, to be set before it is imported."""
     variables = dict(CPU_ENVIRONMENT) if device == "cpu" else {}
     variables[MODEL_PACKAGE_VARIABLE] = os.environ.get(MODEL_PACKAGE_VARIABLE) or MODEL_PACKAGE
-    if settings.plugin:
-        variables[wire.PLUGIN_VARIABLE] = plugin_config(settings).encode()
+    if (hooks := handshake.wanted_hooks(settings)) is not None:
+        variables[wire.PLUGIN_VARIABLE] = wire.PluginConfig(hooks=hooks).encode()
     return variables
-
-
-def plugin_config(settings: EngineSettings) -> wire.PluginConfig:
-    """What the plugin installs; the stamp always, for without it nothing could be proved."""
-    return wire.PluginConfig(hooks=(wire.TELEMETRY, *settings.hooks))
 
 
 def dtype_of(settings: EngineSettings, device: str) -> str:

@@ -57,7 +57,7 @@ class SglangLocal(Engine):
         self._settings = settings
         self._checkpoint = checkpoint
         self._max_prompt_tokens = max_prompt_tokens
-        self._config = arguments.plugin_config(settings)
+        self._hooks = handshake.wanted_hooks(settings)
         self._device = arguments.device_of(settings)
         self._state = EngineState.NEW
         self._host: LoopThread | None = None
@@ -135,6 +135,10 @@ class SglangLocal(Engine):
             raise EngineUnavailable(f"the engine is {self._state}")
         if Capability.GENERATE not in self.description.capabilities:
             raise UnsupportedRequest("this engine was started without engine.generation, and only scores")
+        if step.control is not None and self._settings.speculative.algorithm != "off":
+            raise UnsupportedRequest(
+                "drafted tokens are verified past the hooks: a control needs engine.speculative.algorithm off"
+            )
         generation.check(
             step,
             vocabulary_size=self._vocabulary_size(),
@@ -177,8 +181,8 @@ class SglangLocal(Engine):
             with lean.imports():
                 launch = importlib.import_module("eti_rank.engine.sglang_local.launch")
             clock.lap("import")
-            if self._settings.plugin:
-                plugin.check((*self._config.hooks, "launch"))
+            if self._hooks is not None:
+                plugin.check((*self._hooks, "launch"))
             try:
                 self._release = launch.release
                 self._engine, self._processes = launch.launch(
@@ -197,9 +201,7 @@ class SglangLocal(Engine):
 
     async def _shake_hands(self) -> tuple[str, ...]:
         answer = await self._submit(handshake.PROBE)
-        return handshake.prove(
-            answer["meta_info"], hooks=self._config.hooks if self._settings.plugin else None
-        )
+        return handshake.prove(answer["meta_info"], hooks=self._hooks)
 
     async def _submit(self, step: ScoringStep) -> dict[str, Any]:
         """One scoring request to SGLang, failed at once when its processes die."""

@@ -3,9 +3,10 @@
 Importing this module imports SGLang (7 s); `SglangLocal` does so in its own thread.
 """
 
+import contextlib
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from typing import Any, ClassVar
 
@@ -53,6 +54,22 @@ class LaunchedEngine(Engine):  # type: ignore[misc]
         return functools.partial(forkserver.run_in_child, target, dict(os.environ), cls.threads)
 
 
+@contextlib.contextmanager
+def launched_class(*, forked: bool, threads: int | None) -> Iterator[type[LaunchedEngine]]:
+    """A class of engines of its own, for one launch; if that fails, its processes are killed."""
+
+    class ConfiguredEngine(LaunchedEngine):
+        pass
+
+    ConfiguredEngine.forked, ConfiguredEngine.threads, ConfiguredEngine.processes = forked, threads, []
+    try:
+        yield ConfiguredEngine
+    except BaseException:
+        for process in ConfiguredEngine.processes:
+            process.kill()
+        raise
+
+
 def launch(
     arguments: dict[str, Any], *, forked: bool, threads: int | None
 ) -> tuple[LaunchedEngine, list[BaseProcess]]:
@@ -61,19 +78,10 @@ def launch(
     SGLang's own watchdog answers a dead process with SIGQUIT to everything, us included; it is stopped
     here, and `SglangLocal` watches the processes instead.
     """
-
-    class ConfiguredEngine(LaunchedEngine):
-        pass
-
-    ConfiguredEngine.forked, ConfiguredEngine.threads, ConfiguredEngine.processes = forked, threads, []
-    try:
-        engine = ConfiguredEngine(**arguments)
-    except BaseException:
-        for process in ConfiguredEngine.processes:
-            process.kill()
-        raise
+    with launched_class(forked=forked, threads=threads) as engine_class:
+        engine = engine_class(**arguments)
     engine.tokenizer_manager._subprocess_watchdog.stop()
-    return engine, ConfiguredEngine.processes
+    return engine, engine_class.processes
 
 
 def release(engine: LaunchedEngine) -> None:

@@ -39,7 +39,7 @@ class SchedulingConfig:
 class PluginConfig:
     """Which hooks to install in a process, and with which constants."""
 
-    hooks: tuple[str, ...] = (TELEMETRY, SCHEDULING)
+    hooks: tuple[str, ...]
     scheduling: SchedulingConfig = SchedulingConfig()
 
     def encode(self) -> str:
