@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from torch import Tensor
-
 from eti_rank.engine import wire
 from eti_rank.runtime import forward_rows, pruning, reports
 from eti_rank.runtime.forward_rows import Row
@@ -110,11 +108,6 @@ def _plan_extend(contexts: Sequence[int], new_tokens: Sequence[int], rows: Seque
                 Measurement(row=place, window=window, end=end, context_tokens=context, plan=plan)
             )
     return BatchPlan(kept=(), measurements=tuple(measurements))
-
-
-def locations(req_to_token: Tensor, pool_index: Tensor, positions: Tensor) -> Tensor:
-    """Places in the KV pool of some positions of one request's context, [positions]."""
-    return req_to_token[pool_index].index_select(0, positions)
 
 
 def _asks(row: Row) -> bool:

@@ -48,7 +48,7 @@ class EtiTorchBackend(TorchNativeAttnBackend):  # type: ignore[misc]
         self._kept = [
             None
             if positions is None
-            else batch_plan.locations(table, pool_indices[row], torch.from_numpy(positions))
+            else table[pool_indices[row]].index_select(0, torch.from_numpy(positions))
             for row, positions in enumerate(self._plan.kept)
         ]
 
