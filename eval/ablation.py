@@ -214,9 +214,7 @@ def columns(work: Work, done: live.Done) -> dict[str, float]:
         "ndcg": float(np.mean(ndcg)),
         "groundedness": float(np.mean(grounded)),
         "tau_nats": tau,
-        "kept_fraction": float(
-            np.mean([1.0 if r.kept_fraction is None else r.kept_fraction for r in reports])
-        ),
+        "kept_fraction": float(np.mean(kept)),
         "computed_tokens": float(sum(result.prompt_tokens - result.cached_tokens for result in done.results)),
     }
 
