@@ -21,8 +21,11 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Triton decides at import whether it interprets, so its kernels are tested in a process of their own.
 test: check
 	$(BIN)/pytest
+	TRITON_INTERPRET=1 $(BIN)/pytest tests/interpreted
 
 test-all: check
 	$(BIN)/pytest -m ''
+	TRITON_INTERPRET=1 $(BIN)/pytest tests/interpreted

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from eti_kernels.row_entropy.reference import row_entropy
+from eti_kernels import backends
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from torch import Tensor
 
@@ -102,6 +102,7 @@ def install(_config: wire.PluginConfig) -> None:
 
 
 def _measure(logits: Tensor, temperatures: Tensor | float = 1.0) -> Measured:
+    row_entropy = backends.load("row_entropy", backends.fitting(logits.device.type))
     statistics = row_entropy(logits, k=1, temperature=temperatures)
     return Measured(*(_float64(field) for field in (statistics.entropy, statistics.varentropy)))
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from eti_kernels.block_contribution.reference import block_contribution
+from eti_kernels.block_contribution.triton import block_contribution
 from sglang.srt.layers.attention.flashinfer_backend import DecodeMetadata, FlashInferAttnBackend
 from torch import Tensor
 

@@ -6,6 +6,8 @@ computes the scores of its keys again, turns them into attention with that log-s
 over queries, heads and tokens.
 """
 
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+
 import torch
 import triton
 import triton.language as tl
@@ -88,7 +90,24 @@ def block_contribution(
 
 
 @triton.jit
-def _scores(query, key, row, head, first, end, seen, factor, window, heads, width, tokens, key_heads, KEYS: tl.constexpr, W: tl.constexpr, D: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
+def _scores(
+    query,
+    key,
+    row,
+    head,
+    first,
+    end,
+    seen,
+    factor,
+    window,
+    heads,
+    width,
+    tokens,
+    key_heads,
+    KEYS: tl.constexpr,
+    W: tl.constexpr,
+    D: tl.constexpr,
+):
     """Scores [W, KEYS] of one head for the keys from `first`; -inf from `end` on and past `seen` [W]."""
     w, n, d = tl.arange(0, W), first + tl.arange(0, KEYS), tl.arange(0, D)
     q = tl.load(
@@ -108,7 +127,22 @@ def _scores(query, key, row, head, first, end, seen, factor, window, heads, widt
 
 
 @triton.jit
-def _log_sum_exp(query, key, lengths, found, factor, batch, window, heads, width, tokens, key_heads, KEYS: tl.constexpr, W: tl.constexpr, D: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
+def _log_sum_exp(
+    query,
+    key,
+    lengths,
+    found,
+    factor,
+    batch,
+    window,
+    heads,
+    width,
+    tokens,
+    key_heads,
+    KEYS: tl.constexpr,
+    W: tl.constexpr,
+    D: tl.constexpr,
+):
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     length = tl.load(lengths + row).to(tl.int32)
     w = tl.arange(0, W)
@@ -117,17 +151,53 @@ def _log_sum_exp(query, key, lengths, found, factor, batch, window, heads, width
     s = tl.zeros([W], tl.float32)
     for first in range(0, length, KEYS):
         scores = _scores(
-            query, key, row, head, first, length, seen, factor, window, heads, width, tokens, key_heads, KEYS, W, D
+            query,
+            key,
+            row,
+            head,
+            first,
+            length,
+            seen,
+            factor,
+            window,
+            heads,
+            width,
+            tokens,
+            key_heads,
+            KEYS,
+            W,
+            D,
         )
         higher = tl.maximum(m, tl.max(scores, 1))
         safe = tl.where(higher == -float("inf"), 0.0, higher)
         s = s * tl.exp(m - safe) + tl.sum(tl.exp(scores - safe[:, None]), 1)
         m = higher
-    tl.store(found + (row * heads + head) * window + w, m + tl.log(s), mask=w < window)
+    # rows of padding have seen nothing
+    tl.store(found + (row * heads + head) * window + w, m + tl.log(tl.where(s > 0, s, 1.0)), mask=w < window)
 
 
 @triton.jit
-def _contribution(query, key, lengths, log_sum_exp, surprisal, found, factor, batch, window, heads, width, tokens, key_heads, block_tokens, blocks, WEIGHTED: tl.constexpr, KEYS: tl.constexpr, W: tl.constexpr, D: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
+def _contribution(
+    query,
+    key,
+    lengths,
+    log_sum_exp,
+    surprisal,
+    found,
+    factor,
+    batch,
+    window,
+    heads,
+    width,
+    tokens,
+    key_heads,
+    block_tokens,
+    blocks,
+    WEIGHTED: tl.constexpr,
+    KEYS: tl.constexpr,
+    W: tl.constexpr,
+    D: tl.constexpr,
+):
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     length = tl.load(lengths + row).to(tl.int32)
     first = block * block_tokens
@@ -138,7 +208,22 @@ def _contribution(query, key, lengths, log_sum_exp, surprisal, found, factor, ba
     if first < length:
         for head in range(heads):
             scores = _scores(
-                query, key, row, head, first, end, seen, factor, window, heads, width, tokens, key_heads, KEYS, W, D
+                query,
+                key,
+                row,
+                head,
+                first,
+                end,
+                seen,
+                factor,
+                window,
+                heads,
+                width,
+                tokens,
+                key_heads,
+                KEYS,
+                W,
+                D,
             )
             total = tl.load(log_sum_exp + (row * heads + head) * window + w, mask=w < window, other=0.0)
             attention += tl.sum(tl.exp(scores - total[:, None]), 0)

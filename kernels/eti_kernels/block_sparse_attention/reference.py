@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from eti_kernels.block_sparse_attention.kept import unique_blocks
+
 
 class SparseAttention(NamedTuple):
     """What a sparse attention returns."""
@@ -55,7 +57,8 @@ def block_sparse_attention(
         )
     if bool((lengths < window).any()) or bool((lengths > tokens).any()):
         raise ValueError(f"lengths must lie in W..N = {window}..{tokens}")
-    kept = _kept_tokens(indptr, indices, batch=batch, tokens=tokens, block_tokens=block_tokens)
+    blocks = unique_blocks(indptr, indices, batch=batch, tokens=tokens, block_tokens=block_tokens)
+    kept = blocks.repeat_interleave(block_tokens, dim=1)[:, :tokens]  # [B, N]
     place = lengths[:, None] - window + torch.arange(window, device=query.device)  # [B, W]
     visible = torch.arange(tokens, device=query.device) <= place[:, :, None]  # [B, W, N]
     hidden = ~(visible & kept[:, None, :])[:, None]  # [B, 1, W, N]
@@ -71,19 +74,3 @@ def block_sparse_attention(
     attention = scores.softmax(-1).masked_fill(hidden, 0.0)  # a row without keys is NaN before, 0 after
     output = torch.einsum("bhwn,bnhd->bwhd", attention, shared_value)
     return SparseAttention(output.to(query.dtype), log_sum_exp.transpose(1, 2))
-
-
-def _kept_tokens(
-    indptr: Tensor, indices: Tensor, *, batch: int, tokens: int, block_tokens: int
-) -> Tensor:  # [B, N], bool
-    blocks = -(-tokens // block_tokens)
-    counts = indptr.diff()
-    ends = (int(indptr[0]), int(indptr[-1]))
-    if len(indptr) != batch + 1 or bool((counts < 0).any()) or ends != (0, len(indices)):
-        raise ValueError(f"indptr must rise from 0 to {len(indices)} in B + 1 = {batch + 1} steps")
-    if bool((indices < 0).any()) or bool((indices >= blocks).any()):
-        raise ValueError(f"indices must lie in 0..{blocks - 1}")
-    kept = torch.zeros(batch, blocks, dtype=torch.bool, device=indices.device)
-    row = torch.repeat_interleave(torch.arange(batch, device=indices.device), counts)
-    kept[row, indices.long()] = True
-    return kept.repeat_interleave(block_tokens, dim=1)[:, :tokens]

@@ -10,6 +10,8 @@ When m rises by d, x falls by d everywhere, so  u <- e^-d (u - 2 d t + d^2 s),  
 s <- e^-d s. The k largest logits are kept beside them, and merged with those of each block.
 """
 
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+
 import torch
 import triton
 import triton.language as tl
@@ -26,7 +28,7 @@ def row_entropy(logits: Tensor, *, k: int, temperature: Tensor | float = 1.0) ->
     """Statistics of softmax(logits / temperature); arguments and result as the reference, in float32.
 
     Args:
-        logits: [..., V], float32, float16 or bfloat16, on a CUDA device (or anywhere in Triton's interpreter);
+        logits: [..., V], float32, float16 or bfloat16, on a CUDA device (or anywhere in the interpreter);
             -inf marks a token that cannot come, each row has a finite logit.
         k: 1..min(V, MAX_K).
         temperature: a number or [...], > 0.
@@ -63,7 +65,9 @@ def row_entropy(logits: Tensor, *, k: int, temperature: Tensor | float = 1.0) ->
 
 
 @triton.jit
-def _row_entropy(logits, heat, found, stride, rows, vocabulary, K: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
+def _row_entropy(
+    logits, heat, found, stride, rows, vocabulary, K: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr
+):
     row = tl.program_id(0)
     inverse = 1.0 / tl.load(heat + row)
     begin = logits + row.to(tl.int64) * stride
