@@ -5,13 +5,14 @@ import contextlib
 import gc
 import os
 import signal
+import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
 from eti_rank.engine.protocol import EngineState, Labels, Likelihood, ScoringStep
-from eti_rank.errors import EngineUnavailable, UnsupportedRequest
+from eti_rank.errors import ConfigurationError, EngineUnavailable, UnsupportedRequest
 from tests.runtime.conftest import MAX_PROMPT_TOKENS, started
 
 PROMPT = tuple(20 + n % 1000 for n in range(400))
@@ -106,3 +107,13 @@ async def test_flushed_cache_is_cold(tiny_llama: Path) -> None:
             assert (await engine.score(step())).cached_tokens == 0
             assert (await engine.score(step())).cached_tokens > 0
             await engine.flush_cache()
+
+
+async def test_without_sglang_the_installation_is_at_fault(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "eti_rank.engine.sglang_local.launch", raising=False)
+    monkeypatch.setitem(sys.modules, "sglang.srt.entrypoints.engine", None)
+    with pytest.raises(ConfigurationError, match="SGLang is not installed here"):
+        async with started(tiny_llama):
+            pass

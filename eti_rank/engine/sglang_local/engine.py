@@ -29,7 +29,7 @@ from eti_rank.engine.protocol import (
 )
 from eti_rank.engine.sglang_local import arguments, forkserver, lean, plugin
 from eti_rank.engine.sglang_local.host import LoopThread
-from eti_rank.errors import EngineUnavailable, UnsupportedRequest
+from eti_rank.errors import ConfigurationError, EngineUnavailable, UnsupportedRequest
 from eti_rank.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -178,8 +178,7 @@ class SglangLocal(Engine):
     def _launch(self, variables: dict[str, str], clock: "_PhaseClock") -> None:
         """Runs in the host thread: import SGLang, check our targets in it, start its processes."""
         with forkserver.environment(variables):
-            with lean.imports():
-                launch = importlib.import_module("eti_rank.engine.sglang_local.launch")
+            launch = _import_launch()
             clock.lap("import")
             if self._hooks is not None:
                 plugin.check((*self._hooks, "launch"))
@@ -323,6 +322,23 @@ class SglangLocal(Engine):
             startup_s=laps,
             hooks=hooks,
         )
+
+
+def _import_launch() -> Any:
+    """Import SGLang, and what launches it.
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
+    try:
+        with lean.imports():
+            return importlib.import_module("eti_rank.engine.sglang_local.launch")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "sglang":
+            raise
+        raise ConfigurationError(
+            "engine.kind is sglang_local, and SGLang is not installed here; `make setup` installs it"
+        ) from None
 
 
 class _PhaseClock:
