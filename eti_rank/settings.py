@@ -24,6 +24,10 @@ STANDALONE = frozenset({"CONFIG", "CACHE", "DATA", "URL"})
 """Variables with our prefix that are not settings of the service."""
 
 
+Hook = Literal["scheduling", "sampling", "attention"]
+"""Parts of the plugin that can be on or off, each on its own."""
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -92,7 +96,7 @@ class EngineSettings(_Section):
     """Load eti-rank's hooks inside SGLang and refuse to serve without them."""
     schedule_policy: Literal["fcfs", "lpm"] = "fcfs"
     """SGLang's own order of the queue, which the scheduling hook replaces where it is on."""
-    hooks: tuple[Literal["scheduling", "sampling", "attention"], ...] = ("scheduling", "sampling")
+    hooks: tuple[Hook, ...] = ("scheduling", "sampling")
     """Which of the hooks the plugin installs, each on its own."""
     generation: bool = False
     """Load the model's tokenizer in SGLang, so that it can generate; costs seconds of the start."""

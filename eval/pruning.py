@@ -42,6 +42,7 @@ ANSWERED = (1.0, 0.75, 0.5, 0.25, 0.1)
 BLOCK, FINE_BLOCK, SHORT_TOKENS, SEED = 16, 4, 32, 20261201
 TARGET_FRACTION, TARGET_TIME, TARGET_KL_NATS = 0.25, 0.4, 0.05
 COMMAND = "python -m eval.pruning"
+"""The curve goes to ``pruning.json``, the figures at the target to ``runtime.json``."""
 ENGINES = {
     "sglang": {"generation": True, "hooks": ["sampling"]},
     "ours": {"generation": True, "hooks": ["sampling", "attention"]},
@@ -228,7 +229,7 @@ def main() -> None:
         "kl_nats": at_target["kl_nats"],
         "wanted_below_nats": TARGET_KL_NATS,
     }
-    record.write_section("pruning", "target", target, COMMAND)
+    record.write_section("runtime", "pruning", target, COMMAND)
     print(target, answered, sep="\n")
 
 

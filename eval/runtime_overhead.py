@@ -17,9 +17,9 @@ from eti_rank.models.reranker_model import RerankModel, prepare_model
 from eti_rank.settings import ModelSettings
 from eval import beir, live, record
 
-ENGINES = {
+ENGINES: dict[str, dict[str, Any]] = {
     "plain": {"plugin": False, "generation": True},
-    "with_hooks": {"plugin": True, "generation": True},
+    "with_hooks": {"generation": True, "hooks": ["scheduling", "sampling", "attention"]},
 }
 BATCH, NEW_TOKENS, PAIRS, DOCUMENT_TOKENS = 8, 32, 24, 64
 

@@ -88,6 +88,11 @@ def figures_of(entropies: np.ndarray, target: float, random: np.random.Generator
     }
 
 
+def raw(entropies: np.ndarray) -> dict[str, Any]:
+    """What the figures are made of."""
+    return {"entropies_nats": np.round(entropies, 3).tolist()}
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(
@@ -106,25 +111,25 @@ def main() -> None:
         ask = asks["engine"]
         fixed = sampled_entropies(generate(ask, todo, given.new_tokens, DecodingControl()))
         target = float(fixed.mean())
-        figures["fixed"] = figures_of(fixed, target, random)
+        figures["fixed"] = figures_of(fixed, target, random) | raw(fixed)
         for law in ("feedback", "solve"):
             control = DecodingControl(temperature=TemperatureControl(law=law, target_nats=target))
             generations = generate(ask, todo, given.new_tokens, control)
             entropies = sampled_entropies(generations)
-            figures[law] = figures_of(entropies, target, random)
+            figures[law] = figures_of(entropies, target, random) | raw(entropies)
             reports = [report for generated in generations for report in generated.reports]
             if law == "solve":
                 figures[law]["reached"] = float(np.mean([bool(report.reached) for report in reports]))
             ratio = entropies.var() / fixed.var()
             figures[law]["variance_reduction"] = float(1 - ratio)
-            print(law, figures[law], flush=True)
+            print(law, {key: value for key, value in figures[law].items() if "entropies" not in key})
     record.write_section(
         "runtime",
         "sampling",
         {"target_nats": target, "prompts": len(todo), "new_tokens": given.new_tokens, **figures},
         "python -m eval.runtime_sampling",
     )
-    print("fixed", figures["fixed"], "target", target)
+    print("target", target)
 
 
 if __name__ == "__main__":

@@ -119,6 +119,10 @@ def figures_of(name: str, loads: list[live.Load], rows: list[dict[str, live.Done
         "longest_s": longest,
         "within_bound": within,
         "throughput_against_fcfs": {"median": statistics.median(against), "all": against},
+        "latencies_s": {
+            "high_gain": [round(value, 3) for value in latencies[HIGH]],
+            "low_gain": [round(value, 3) for value in latencies[LOW]],
+        },
         "computed_tokens": sum(tokens_of(row[name]) for row in rows),
     }
 
@@ -140,7 +144,7 @@ def main() -> None:
         rows = live.in_turn(asks, loads)
     figures = {name: figures_of(name, loads, rows) for name in ENGINES}
     for name, found in figures.items():
-        print(name, found)
+        print(name, {key: value for key, value in found.items() if key != "latencies_s"})
     record.write_section("runtime", "scheduling", figures, "python -m eval.runtime_scheduling")
 
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
+from typing import get_args
 
 from eti_rank.environment.devices import cuda_device_present
 from eti_rank.errors import ConfigurationError
-from eti_rank.settings import EngineSettings, ModelSettings, Settings, load_settings
+from eti_rank.settings import EngineSettings, Hook, ModelSettings, Settings, load_settings
 
 SGL_KERNEL_PACKAGES = ("sglang-kernel", "sgl-kernel")
 STAND_IN_PACKAGE = "eti-rank-cpu-shims"
@@ -25,7 +26,7 @@ class State(StrEnum):
     MISSING = "missing"
     """Needed with these settings, and not there or not right."""
     UNNEEDED = "unneeded"
-    """Not there, and these settings do without it."""
+    """These settings do without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +155,11 @@ def _hooks(settings: EngineSettings) -> Iterator[Finding]:
     from eti_rank.engine.sglang_local import hook_reports
 
     for report in hook_reports():
-        state = State.OK if report.ok else lacking
-        yield Finding(f"hook {report.name}", state, f"{report.path}: {report.detail}")
+        found = f"{report.path}: {report.detail}"
+        if report.name in get_args(Hook) and report.name not in settings.hooks:
+            yield Finding(f"hook {report.name}", State.UNNEEDED, f"off in engine.hooks; {found}")
+        else:
+            yield Finding(f"hook {report.name}", State.OK if report.ok else lacking, found)
 
 
 def _version(package: str) -> str | None:

@@ -120,6 +120,16 @@ def test_a_moved_place_is_missing_and_named(hooks) -> None:
     assert rows[1].detail == "sglang.srt.gone: not there"
 
 
+def test_a_hook_that_is_off_is_not_needed(hooks, monkeypatch) -> None:
+    moved = TargetReport(name="sampling", path="sglang.srt.gone", ok=False, detail="not there")
+    monkeypatch.setattr("eti_rank.engine.sglang_local.hook_reports", lambda: [moved])
+    (wanted,) = findings._hooks(EngineSettings(hooks=("sampling",)))
+    (off,) = findings._hooks(EngineSettings(hooks=()))
+    assert wanted.state is State.MISSING
+    assert off.state is State.UNNEEDED
+    assert off.detail.startswith("off in engine.hooks; ")
+
+
 @pytest.mark.slow
 @pytest.mark.runtime
 def test_each_place_in_the_real_sglang_is_as_expected() -> None:
@@ -131,4 +141,5 @@ def test_each_place_in_the_real_sglang_is_as_expected() -> None:
     )
     rows = [row for row in json.loads(ran.stdout) if row["name"].startswith("hook ")]
     assert rows
-    assert {row["state"] for row in rows} == {"ok"}
+    assert {row["state"] for row in rows if row["name"] != "hook attention"} == {"ok"}
+    assert {row["state"] for row in rows if row["name"] == "hook attention"} == {"unneeded"}
