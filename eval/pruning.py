@@ -196,7 +196,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--contexts", type=int, default=5)
+    parser.add_argument("--contexts", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=4000, help="of a context")
     parser.add_argument("--steps", type=int, default=48, help="tokens of a continuation")
     parser.add_argument("--rounds", type=int, default=5)
