@@ -76,7 +76,7 @@ async def test_scores_equal_transformers(pair: Pair) -> None:
         assert largest_difference(pair.model, asked, alone) < TOLERANCE_NATS
         assert largest_difference(pair.model, asked, batched) < TOLERANCE_NATS
         assert sum(evidence.cached_tokens for evidence in batched) > 0
-        assert {evidence.hooks for evidence in batched} == {HOOKS}
+        assert all({*HOOKS} - {*evidence.hooks} <= {wire.SAMPLING} for evidence in batched)
         assert engine.description.hooks == HOOKS
         assert engine.description.max_running_requests == 8
         await engine.flush_cache()

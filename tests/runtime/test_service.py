@@ -83,6 +83,7 @@ def test_ranks_by_the_model(served: Served, path: str) -> None:
 def test_the_runtime_proves_its_hooks(served: Served) -> None:
     assert httpx.get(f"{served.url}/readyz").status_code == 200
     assert httpx.get(f"{served.url}/info").json()["engine"]["description"]["hooks"] == [
+        "sampling",
         "scheduling",
         "telemetry",
     ]
