@@ -15,8 +15,9 @@ def logits(*shape: int, spread: float = 4.0, dtype: torch.dtype = torch.float32)
     return (torch.randn(*shape, generator=generator) * spread).to(dtype).to(DEVICE)
 
 
-@pytest.mark.parametrize("vocabulary", SIZES)
-@pytest.mark.parametrize("k", [1, 2, 5, MAX_K])
+@pytest.mark.parametrize(
+    ("vocabulary", "k"), [*((size, k) for size in SIZES for k in (1, 2)), (100, 5), (100, MAX_K)]
+)
 def test_odd_sizes(vocabulary: int, k: int) -> None:
     rows = logits(3, vocabulary)
     k = min(k, vocabulary)
@@ -27,12 +28,12 @@ def test_odd_sizes(vocabulary: int, k: int) -> None:
 @pytest.mark.parametrize("batch", [(), (0,), (1,), (2, 3)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_batches_types_and_temperatures(batch: tuple[int, ...], dtype: torch.dtype) -> None:
-    rows = logits(*batch, 3000, dtype=dtype)
+    rows = logits(*batch, 300, dtype=dtype)
     heat = torch.linspace(0.3, 2.0, max(1, math.prod(batch)), device=DEVICE)[: math.prod(batch)].reshape(
         batch
     )
-    ours = row_entropy(rows, k=10, temperature=heat)
-    theirs = reference.row_entropy(rows, k=10, temperature=heat)
+    ours = row_entropy(rows, k=4, temperature=heat)
+    theirs = reference.row_entropy(rows, k=4, temperature=heat)
     for one, other in zip(ours, theirs, strict=True):
         assert one.shape == batch
         assert_close(one, other, torch.float32)  # both widen first
