@@ -111,7 +111,8 @@ async def test_cancelling_reaches_the_worker_and_frees_the_place(
         worker.outcomes = [SILENCE] * 3
         tasks = [asyncio.create_task(engine.score(step(n))) for n in range(3)]
         await until(lambda: len(worker.open) == 3)
-        victim = worker.rids[1]
+        asked = {tuple(body["input_ids"]): body["rid"] for body in worker.bodies}
+        victim = asked[step(1).token_ids]  # in whatever order they arrived
         tasks[1].cancel()
         with pytest.raises(asyncio.CancelledError):
             await tasks[1]
