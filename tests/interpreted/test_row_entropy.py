@@ -52,6 +52,14 @@ def test_forbidden_tokens_and_certain_rows() -> None:
     assert ours.entropy[1].item() == pytest.approx(math.log(5000), abs=1e-4)
 
 
+@pytest.mark.parametrize("allowed", [slice(0, 5), slice(4321, 4323)], ids=["first-block", "last-block"])
+def test_a_mask_of_the_smallest_float_is_a_mask(allowed: slice) -> None:
+    rows = torch.full((1, 5000), torch.finfo(torch.float32).min, device=DEVICE)
+    rows[0, allowed] = torch.arange(rows[0, allowed].numel(), dtype=torch.float32, device=DEVICE)
+    for ours, theirs in zip(row_entropy(rows, k=1), reference.row_entropy(rows, k=1), strict=True):
+        assert_close(ours, theirs, torch.float32)
+
+
 def test_rows_that_do_not_lie_side_by_side() -> None:
     table = logits(6, 4000)
     for view in (table[::2], table[:, ::2], table.T.contiguous().T):

@@ -86,11 +86,14 @@ def _row_entropy(
         if higher > -float("inf"):
             rise = tl.where(m == -float("inf"), 0.0, higher - m)
             shrink = tl.where(m == -float("inf"), 0.0, tl.exp(-rise))
+            # what has shrunk to nothing is nothing: 0 times the square of a huge rise would be NaN
+            rise = tl.where(shrink == 0.0, 0.0, rise)
             u = shrink * (u - 2.0 * rise * t + rise * rise * s)
             t = shrink * (t - rise * s)
             s = shrink * s
             x = tl.where(z == -float("inf"), 0.0, z - higher)
             e = tl.where(z == -float("inf"), 0.0, tl.exp(x))
+            x = tl.where(e == 0.0, 0.0, x)  # as for a rise: masks of the smallest float are common
             s += tl.sum(e, 0)
             t += tl.sum(x * e, 0)
             u += tl.sum(x * x * e, 0)
