@@ -72,7 +72,7 @@ class SamplingHook:
         ours = [(i, row) for i, row in rows if row.state.control is not None and row.ends_prompt]
         if not ours:
             return original(runner, logits_output, forward_batch)
-        _observe(logits_output.next_token_logits, ours)
+        ours = _observe(logits_output.next_token_logits, ours)
         self._steered = [(i, row) for i, row in ours if not row.is_greedy and _law(row) is not Law.OFF]
         try:
             return original(runner, logits_output, forward_batch)
@@ -111,11 +111,19 @@ def _float64(values: Tensor) -> np.ndarray:
     return values.double().cpu().numpy()
 
 
-def _observe(logits: Tensor, rows: Sequence[tuple[int, Row]]) -> None:
-    """Write entropy and entropic time of the model's own distribution into states and reports."""
-    own = logits[[i for i, _ in rows]]
-    measured = _measure(own)
-    bounds = _bounds(own, [row for _, row in rows])
+def _observe(logits: Tensor, asking: Sequence[tuple[int, Row]]) -> list[tuple[int, Row]]:
+    """Write entropy and entropic time of the model's own distribution into states and reports.
+
+    A row whose logits are no distribution is refused in its stamp and left to SGLang: an error here would
+    end the scheduler for all requests. Returns the other rows.
+    """
+    measured = _measure(logits[[i for i, _ in asking]])
+    sound = np.isfinite(measured.entropy_nats) & np.isfinite(measured.varentropy_nats2)
+    for _, row in (each for each, is_sound in zip(asking, sound, strict=True) if not is_sound):
+        row.state.refusal = "the model's logits are not finite"
+    rows = [each for each, is_sound in zip(asking, sound, strict=True) if is_sound]
+    measured = Measured(*(values[sound] for values in measured))
+    bounds = _bounds(logits[[i for i, _ in rows]], [row for _, row in rows])
     for place, (_, row) in enumerate(rows):
         entropy, state = float(measured.entropy_nats[place]), row.state
         interval = entropic_time.around(entropy, MARGIN_NATS)
@@ -134,6 +142,7 @@ def _observe(logits: Tensor, rows: Sequence[tuple[int, Row]]) -> None:
             temperature=0.0 if row.is_greedy else row.request.sampling_params.temperature,
             entropic_time_nats=float(state.progress.tau_nats),
         )
+    return rows
 
 
 def _bounds(logits: Tensor, rows: Sequence[Row]) -> dict[int, tuple[float, float]]:

@@ -7,11 +7,13 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 import pytest_asyncio
+import torch
 
 from eti_rank.engine import generation
 from eti_rank.engine.protocol import (
@@ -24,7 +26,7 @@ from eti_rank.engine.protocol import (
     generate_whole,
 )
 from eti_rank.engine.sglang_local import SglangLocal
-from eti_rank.engine.wire import DecodingControl, TemperatureControl, decode_reports
+from eti_rank.engine.wire import DecodingControl, StepParams, TemperatureControl, decode_reports
 from eti_rank.errors import UnsupportedRequest
 from tests.runtime.conftest import started
 from tests.tiny_models import VOCABULARY
@@ -216,6 +218,26 @@ async def test_parameters_without_sense_are_refused_and_harm_nobody(engine: Sgla
     with pytest.raises(UnsupportedRequest, match=r"decoding\.temperature\.law"):
         generation.Pieces(step("bad")).take(answer)
     assert (await generate_whole(engine, step("good"))).finish is Finish.LENGTH
+
+
+async def test_logits_that_are_no_distribution_are_refused_alone(engine: SglangLocal) -> None:
+    """As of a damaged checkpoint: an error in the hook would end the scheduler."""
+    from eti_rank.runtime.forward_rows import Row
+    from eti_rank.runtime.request_state import RequestState
+    from eti_rank.runtime.sampling import _observe
+
+    def row() -> Row:
+        state = RequestState(StepParams(decoding=SOLVE))
+        request = SimpleNamespace(sampling_params=SimpleNamespace(temperature=1.0))
+        return Row(state, 3, 0, is_greedy=False, ends_prompt=True, request=request)
+
+    logits = torch.zeros(3, 50)
+    logits[1, 7] = float("nan")
+    rows = list(enumerate([row(), row(), row()]))
+    assert _observe(logits, rows) == [rows[0], rows[2]]
+    assert rows[1][1].state.refusal == "the model's logits are not finite"
+    assert rows[2][1].state.reports[0].entropy_nats == pytest.approx(math.log(50), abs=1e-5)
+    assert _observe(logits[1:2], rows[:1]) == []
 
 
 async def test_a_hook_that_is_off_is_not_asked_in_vain(tiny_llama: Path) -> None:

@@ -19,17 +19,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from eti_kernels.block_contribution.triton import block_contribution
 from sglang.srt.layers.attention.flashinfer_backend import DecodeMetadata, FlashInferAttnBackend
 from torch import Tensor
 
 from eti_rank.errors import HookError
 from eti_rank.runtime.attention import batch_plan
+from eti_rank.runtime.attention.measuring import Measuring
 from eti_rank.runtime.paged_indices import PagedIndices, compact
 from eti_rank.runtime.pruning import Positions
 
 
-class EtiFlashInferBackend(FlashInferAttnBackend):  # type: ignore[misc]
+class EtiFlashInferBackend(Measuring, FlashInferAttnBackend):  # type: ignore[misc]
     """One per model runner; used by one thread.
 
     Args:
@@ -54,22 +54,6 @@ class EtiFlashInferBackend(FlashInferAttnBackend):  # type: ignore[misc]
             super().init_forward_metadata(forward_batch)
             return
         self._plan_batch(forward_batch, self._plan.kept)
-
-    def forward_extend(  # noqa: PLR0917  # the parent's signature
-        self, q: Tensor, k: Tensor, v: Tensor, layer: Any, forward_batch: Any, save_kv_cache: bool = True
-    ) -> Tensor:
-        """As the parent; the ends of prompts measure their blocks."""
-        output: Tensor = super().forward_extend(q, k, v, layer, forward_batch, save_kv_cache)
-        self._measure(q, layer, forward_batch)
-        return output
-
-    def forward_decode(  # noqa: PLR0917  # the parent's signature
-        self, q: Tensor, k: Tensor, v: Tensor, layer: Any, forward_batch: Any, save_kv_cache: bool = True
-    ) -> Tensor:
-        """As the parent; steps that look at everything for a refresh measure their blocks."""
-        output: Tensor = super().forward_decode(q, k, v, layer, forward_batch, save_kv_cache)
-        self._measure(q, layer, forward_batch)
-        return output
 
     def _plan_batch(self, forward_batch: Any, kept: Sequence[Positions | None]) -> None:
         indices = self._all_indices(forward_batch)
@@ -107,23 +91,6 @@ class EtiFlashInferBackend(FlashInferAttnBackend):  # type: ignore[misc]
             plan=forward_batch.kv_loc_plan,
             req_pool_indices=forward_batch.req_pool_indices,
         )
-
-    def _measure(self, q: Tensor, layer: Any, forward_batch: Any) -> None:
-        if not self._plan.measurements or layer.is_cross_attention:
-            return
-        queries = q.reshape(-1, layer.tp_q_head_num, layer.head_dim)
-        keys = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
-        table = self.req_to_token_pool.req_to_token
-        for one in self._plan.measurements:
-            places = table[forward_batch.req_pool_indices[one.row], : one.context_tokens]
-            measured = block_contribution(
-                queries[None, one.end - one.window : one.end],
-                keys.index_select(0, places)[None],
-                torch.tensor([one.context_tokens], device=keys.device),
-                block_tokens=1,
-                scale=layer.scaling,
-            )
-            one.plan.add_layer(measured.mass[0])
 
     def _own_refusal(self) -> str | None:
         if self.num_wrappers != 1:

@@ -14,15 +14,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from eti_kernels.block_contribution.reference import block_contribution
 from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from eti_rank.runtime.attention import batch_plan
+from eti_rank.runtime.attention.measuring import Measuring
 
 
-class EtiTorchBackend(TorchNativeAttnBackend):  # type: ignore[misc]
+class EtiTorchBackend(Measuring, TorchNativeAttnBackend):  # type: ignore[misc]
     """One per model runner; used by one thread.
 
     Args:
@@ -51,39 +51,6 @@ class EtiTorchBackend(TorchNativeAttnBackend):  # type: ignore[misc]
             else table[pool_indices[row]].index_select(0, torch.from_numpy(positions))
             for row, positions in enumerate(self._plan.kept)
         ]
-
-    def forward_extend(  # noqa: PLR0917  # the parent's signature
-        self, q: Tensor, k: Tensor, v: Tensor, layer: Any, forward_batch: Any, save_kv_cache: bool = True
-    ) -> Tensor:
-        """As the parent; the ends of prompts measure their blocks."""
-        output: Tensor = super().forward_extend(q, k, v, layer, forward_batch, save_kv_cache)
-        self._measure(q, layer, forward_batch)
-        return output
-
-    def forward_decode(  # noqa: PLR0917  # the parent's signature
-        self, q: Tensor, k: Tensor, v: Tensor, layer: Any, forward_batch: Any, save_kv_cache: bool = True
-    ) -> Tensor:
-        """As the parent; steps that look at everything for a refresh measure their blocks."""
-        output: Tensor = super().forward_decode(q, k, v, layer, forward_batch, save_kv_cache)
-        self._measure(q, layer, forward_batch)
-        return output
-
-    def _measure(self, q: Tensor, layer: Any, forward_batch: Any) -> None:
-        if not self._plan.measurements or not _is_plain(layer, forward_batch):
-            return
-        queries = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)
-        keys = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
-        table = self.req_to_token_pool.req_to_token
-        for one in self._plan.measurements:
-            places = table[forward_batch.req_pool_indices[one.row], : one.context_tokens]
-            measured = block_contribution(
-                queries[None, one.end - one.window : one.end],
-                keys.index_select(0, places)[None],
-                torch.tensor([one.context_tokens]),
-                block_tokens=1,
-                scale=layer.scaling,
-            )
-            one.plan.add_layer(measured.mass[0])
 
     def _run_sdpa_forward_extend(  # noqa: PLR0917  # the parent's signature
         self,
@@ -195,9 +162,3 @@ def _gather(cache: Tensor, places: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _is_special(options: Mapping[str, Any]) -> bool:
     return options["is_cross_attn"] or options["sliding_window_size"] is not None
-
-
-def _is_plain(layer: Any, forward_batch: Any) -> bool:
-    """Whether the layer attends causally to the whole context."""
-    windowed = layer.sliding_window_size is not None and layer.sliding_window_size > -1
-    return not (windowed or layer.is_cross_attention or forward_batch.encoder_lens is not None)

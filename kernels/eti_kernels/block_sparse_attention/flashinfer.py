@@ -5,6 +5,7 @@ the prefill wrapper with a mask, for a causal mask aligned to the end would be w
 left out. Needs a CUDA device; unproven until one has run `tests/interpreted/test_flashinfer.py`.
 """
 
+import functools
 import importlib
 import math
 from typing import Any
@@ -17,6 +18,8 @@ from eti_kernels.block_sparse_attention.reference import SparseAttention
 
 WORKSPACE_BYTES = 128 << 20
 """What FlashInfer's planner recommends."""
+LARGE_GROUP = 4
+"""From so many query heads per key head on, decoding uses the matrix units (SGLang's rule too)."""
 
 
 def block_sparse_attention(
@@ -39,6 +42,8 @@ def block_sparse_attention(
     flashinfer = _available(query.device)
     batch, window, heads, width = query.shape
     tokens, key_heads = key.shape[1:3]
+    if heads % key_heads or key.shape[0] != batch or key.shape[3] != width:
+        raise ValueError(f"query {tuple(query.shape)} and key {tuple(key.shape)} do not fit")
     if query.dtype not in {torch.float16, torch.bfloat16} or key.shape != value.shape:
         raise ValueError(
             f"FlashInfer takes float16 or bfloat16 and values as wide as keys, got {query.dtype}, "
@@ -65,6 +70,12 @@ def _available(device: torch.device) -> Any:
         raise RuntimeError("FlashInfer is not installed: pip install flashinfer-python") from error
 
 
+@functools.cache
+def _workspace(device: torch.device) -> Tensor:
+    """Zeroed once and kept, as FlashInfer's documentation asks; calls on one device do not overlap."""
+    return torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+
+
 def _planned(
     flashinfer: Any, query: Tensor, key: Tensor, found: KeptTokens, lengths: Tensor, **common: Any
 ) -> Any:
@@ -73,10 +84,12 @@ def _planned(
     row = torch.repeat_interleave(torch.arange(batch, device=query.device), found.indptr.diff())
     places = (row * key.shape[1] + found.positions).to(torch.int32)
     full_pages = torch.ones(batch, dtype=torch.int32, device=query.device)
-    workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=query.device)
+    workspace = _workspace(query.device)
     shape = (heads, key.shape[2], width, 1)
     if window == 1:
-        wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace)
+        # Groups of query heads that its other decode kernels do not know go to the matrix units.
+        on_tensor_cores = heads // key.shape[2] >= LARGE_GROUP
+        wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, use_tensor_cores=on_tensor_cores)
         wrapper.plan(found.indptr, places, full_pages, *shape, **common)
         return wrapper
     wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace)

@@ -61,7 +61,7 @@ def kept_tokens(kept_blocks: Tensor, lengths: Tensor, *, tokens: int, block_toke
 
 def visible(found: KeptTokens, lengths: Tensor, *, window: int) -> Tensor:
     """Whether each query sees each kept token of its row, bool; rows of [W, kept tokens], flattened."""
-    per_row = found.positions.split(found.indptr.diff().tolist())
+    per_row = torch.split(found.positions, found.indptr.diff().tolist())
     place = lengths[:, None] - window + torch.arange(window, device=lengths.device)  # [B, W]
     pieces = [positions <= place[row, :, None] for row, positions in enumerate(per_row)]
     return torch.cat([piece.reshape(-1) for piece in pieces]) if pieces else torch.zeros(0, dtype=torch.bool)
